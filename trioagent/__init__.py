@@ -1,0 +1,160 @@
+"""AI agents that stop when they are told to, and say what they may already have done.
+
+The files, from the bottom up; imports go up this list only:
+
+    words     no I/O, no trio
+      _events     what can happen: Event and its Structs; ToolCall, Reply, Stop, Status
+      _errors     every exception; the tree is drawn in its docstring
+      _state      what may happen next: Phase, TRANSITIONS, RunState (a fold)
+      _outcome    how a run ended, and what is certain about it
+      _limits     what a run may spend: Limits, the stop conditions
+    ports     what a run needs
+      _ports      the Model and Store protocols
+      _schema     a signature becomes a Struct, a type becomes a JSON Schema
+      _tools      Tool, @tool
+    engine    trio
+      _scopes     all we add to trio: grace periods, a nursery without groups
+      _ending     why a run ends, and the cleanup report
+      _reply      one reply of the model under its clocks
+      _calls      one tool call, from what was asked to what became of it
+      _run        the loop (first in the file, whole), Run
+      _agent      Agent: run, run_sync, open
+    adapters  know words and ports, never the engine, never each other
+      models      openai_chat, local; _http is the one importer of httpx
+      stores      memory
+      observe     console (rich)
+      testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
+    faces     know everything
+      cli         trioagent run, trioagent demo
+"""
+
+from ._agent import Agent
+from ._errors import (
+    AgentError,
+    ImpossibleEvent,
+    ModelAborted,
+    ModelError,
+    ModelRefused,
+    ModelTimeout,
+    ModelUnavailable,
+    RunNotCompleted,
+    StoreError,
+    ToolError,
+)
+from ._events import (
+    AnyEvent,
+    Child,
+    CleanupOverrun,
+    Effect,
+    EffectStatus,
+    Event,
+    KeepAlive,
+    KeptEvent,
+    Message,
+    ModelAsked,
+    ModelCut,
+    ModelReplied,
+    ReasoningDelta,
+    Reply,
+    ReplyOpened,
+    ReplyPart,
+    RunEnded,
+    RunStarted,
+    Status,
+    Stop,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolEnded,
+    ToolLost,
+    ToolNotRun,
+    ToolResult,
+    ToolStarted,
+    Usage,
+    UsageReported,
+    UserMessage,
+)
+from ._limits import (
+    Limits,
+    StopCondition,
+    finish_reason_is,
+    has_tool_call,
+    max_cost,
+    max_duration,
+    max_tokens_used,
+    step_count_is,
+)
+from ._outcome import Outcome, ToolReport
+from ._ports import Model, ModelRequest, OutputSpec, Price, Store, ToolSpec
+from ._run import Run, RunHandle
+from ._state import Phase, RunState, Turn
+from ._tools import Tool, ToolContext, tool
+
+__all__ = [
+    "Agent",
+    "AgentError",
+    "AnyEvent",
+    "Child",
+    "CleanupOverrun",
+    "Effect",
+    "EffectStatus",
+    "Event",
+    "ImpossibleEvent",
+    "KeepAlive",
+    "KeptEvent",
+    "Limits",
+    "Message",
+    "Model",
+    "ModelAborted",
+    "ModelAsked",
+    "ModelCut",
+    "ModelError",
+    "ModelRefused",
+    "ModelReplied",
+    "ModelRequest",
+    "ModelTimeout",
+    "ModelUnavailable",
+    "Outcome",
+    "OutputSpec",
+    "Phase",
+    "Price",
+    "ReasoningDelta",
+    "Reply",
+    "ReplyOpened",
+    "ReplyPart",
+    "Run",
+    "RunEnded",
+    "RunHandle",
+    "RunNotCompleted",
+    "RunStarted",
+    "RunState",
+    "Status",
+    "Stop",
+    "StopCondition",
+    "Store",
+    "StoreError",
+    "TextDelta",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolContext",
+    "ToolEnded",
+    "ToolError",
+    "ToolLost",
+    "ToolNotRun",
+    "ToolReport",
+    "ToolResult",
+    "ToolSpec",
+    "ToolStarted",
+    "Turn",
+    "Usage",
+    "UsageReported",
+    "UserMessage",
+    "finish_reason_is",
+    "has_tool_call",
+    "max_cost",
+    "max_duration",
+    "max_tokens_used",
+    "step_count_is",
+    "tool",
+]

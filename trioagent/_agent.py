@@ -1,0 +1,219 @@
+"""An agent: who to ask, what it may use, and how far it may go. It holds no state."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from ._events import Message, Usage, UserMessage
+from ._limits import Limits, StopCondition, needs_price
+from ._outcome import Outcome
+from ._ports import Model, Price, Store
+from ._run import Plan, Run
+from ._schema import AnswerType
+from ._scopes import open_flat_nursery
+from ._state import check_history
+from ._tools import Tool, tool
+
+# Named here and imported when used: `import trioagent` must stay light.
+PROVIDERS = {
+    "local": "trioagent.models.local:LocalModel",
+    "openai": "trioagent.models.openai_chat:OpenAIChat",
+}
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A description, to be run as often and as many times at once as one likes.
+
+    Each run is a tree of tasks under one cancel scope. However it ends, it ends in one
+    `Outcome`, after everything it started has ended.
+
+    Raises TypeError or ValueError where something cannot be used, and names it.
+    """
+
+    model: str | Model  # "provider:model", or a model
+    _: KW_ONLY
+    name: str = "agent"
+    instructions: str | Callable[[], str] = ""  # a callable is asked for each run
+    tools: Sequence[Tool | Callable[..., Any]] = ()
+    limits: Limits = field(default_factory=Limits)
+    stop_when: Sequence[StopCondition] = ()
+    output: Any = None  # a type that the answer is read as; None is plain text
+    store: Store | None = None  # keeps the events of each run
+    price: Price | None = None  # price(model, usage) in US dollars
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, str):
+            object.__setattr__(self, "model", find_model(self.model))
+        elif not hasattr(self.model, "open_reply"):
+            raise TypeError(
+                f"Agent(model=…) takes 'provider:model' or a model, not {self.model!r}"
+            )
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"Agent(limits=…) takes Limits(…), not {self.limits!r}")
+        tools = tuple(t if isinstance(t, Tool) else tool(t) for t in self.tools)
+        names = [t.name for t in tools]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"Agent(tools=…): {', '.join(twice)} is there twice")
+        object.__setattr__(self, "tools", tools)
+        object.__setattr__(self, "stop_when", _conditions(self.stop_when))
+        answer = None if self.output in (None, str) else AnswerType(self.output)
+        object.__setattr__(self, "_answer", answer)
+
+    async def run(
+        self,
+        prompt: str,
+        *,
+        history: Iterable[Message] = (),
+        limits: Limits | None = None,
+        stop_when: Iterable[StopCondition] = (),
+        run_id: str | None = None,
+    ) -> Outcome:
+        """Run to the end, and return how it ended.
+
+        Args:
+            prompt: what to do.
+            history: the conversation before it, `outcome.history` of an earlier run.
+            limits: replace the agent's for this run, field by field.
+            stop_when: conditions that are asked after the agent's own.
+            run_id: names the run; by default it gets a name of its own.
+
+        Waits until everything the run started has ended. Cancelled from outside, it
+        does its cleanup first, within its grace, and keeps the end as INTERRUPTED.
+
+        Raises:
+            ValueError: before anything is done, where an argument cannot be used.
+            StoreError: where the run's events could not be kept.
+        """
+        run = self._prepare(prompt, history, limits, stop_when, run_id)
+        run.leave()  # nobody is watching
+        await run.main()
+        return run.outcome
+
+    def run_sync(self, prompt: str, **options: Any) -> Outcome:
+        """As `run`, for programs that are not async; Ctrl-C ends the run, cleanly."""
+        try:
+            trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            return trio.run(partial(self.run, prompt, **options))
+        raise RuntimeError("run_sync inside trio would stop every task: await run(…)")
+
+    @asynccontextmanager
+    async def open(
+        self,
+        prompt: str,
+        *,
+        history: Iterable[Message] = (),
+        limits: Limits | None = None,
+        stop_when: Iterable[StopCondition] = (),
+        run_id: str | None = None,
+    ) -> AsyncGenerator[Run]:
+        """Start a run, to watch it and to stop it. Takes what `run` takes.
+
+        Leaving the block, in whatever way, ends the run and waits for its cleanup;
+        then `run.outcome` is there. An error in the block leaves it as itself.
+        """
+        run = self._prepare(prompt, history, limits, stop_when, run_id)
+        async with open_flat_nursery() as nursery:
+            nursery.start_soon(run.main, name=f"run {run.id}")
+            try:
+                yield run
+            finally:
+                run.leave()
+            run.cancel("the block was left")
+
+    async def __aenter__(self) -> Self:
+        """Keep the model's connections open for several runs."""
+        if isinstance(self.model, AbstractAsyncContextManager):
+            await self.model.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close them; a model bounds its own closing."""
+        if isinstance(self.model, AbstractAsyncContextManager):
+            await self.model.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+
+    def _prepare(
+        self,
+        prompt: str,
+        history: Iterable[Message],
+        limits: Limits | None,
+        stop_when: Iterable[StopCondition],
+        run_id: str | None,
+    ) -> Run:
+        model, before = self.model, tuple(history)
+        assert not isinstance(model, str)
+        if not isinstance(prompt, str):
+            raise TypeError(f"a prompt is text, not {prompt!r}")
+        check_history(before)
+        conditions = (*self.stop_when, *_conditions(stop_when))
+        self._check_price(conditions, model.name)
+        text = self.instructions
+        plan = Plan(
+            agent=self.name,
+            model=model,
+            instructions=text if isinstance(text, str) else text(),
+            messages=(*before, UserMessage(prompt)),
+            tools={t.name: t for t in self.tools if isinstance(t, Tool)},
+            limits=limits.over(self.limits) if limits else self.limits,
+            conditions=conditions,
+            answer=self.__dict__["_answer"],
+            store=self.store,
+            price=self.price,
+        )
+        return Run(plan, run_id)
+
+    def _check_price(self, conditions: Iterable[StopCondition], model: str) -> None:
+        if needs_price(conditions):
+            nothing = Usage(input_tokens=0, output_tokens=0)
+            if self.price is None or self.price(model, nothing) is None:
+                raise ValueError(
+                    f"max_cost cannot be kept: no price is known for {model};"
+                    " give Agent(price=…), which takes the model and its usage"
+                )
+
+
+def _conditions(conditions: Iterable[StopCondition]) -> tuple[StopCondition, ...]:
+    found = tuple(conditions)
+    for condition in found:
+        if not callable(condition):
+            raise TypeError(f"stop_when takes conditions, not {condition!r}")
+    return found
+
+
+def find_model(text: str) -> Model:
+    """The model that `provider:model` names.
+
+    Providers of other packages register themselves as entry points of the group
+    `trioagent.models`. Raises ValueError for a provider that nobody knows.
+    """
+    provider, _, name = text.partition(":")
+    make = PROVIDERS.get(provider)
+    if make is None:
+        from importlib.metadata import entry_points  # slow to import, seldom needed
+
+        others = {e.name: e.value for e in entry_points(group="trioagent.models")}
+        make = others.get(provider)
+        if make is None:
+            known = ", ".join(sorted({*PROVIDERS, *others}))
+            raise ValueError(
+                f"no provider {provider!r} in {text!r}: write provider:model, with one"
+                f" of {known}"
+            )
+    if not name and provider != "local":
+        raise ValueError(f"{text!r} names no model: write {provider}:MODEL")
+    model: Model = pkgutil.resolve_name(make)(*([name] if name else []))
+    return model

@@ -1,0 +1,118 @@
+"""From what the model asked for to what became of it: one tool call."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ._events import Effect, Status, Stop, ToolCall, ToolEnded, ToolLost, ToolNotRun
+from ._scopes import is_cancelled
+from ._tools import Tool, ToolContext
+
+if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
+    from ._run import Run
+
+KEYS = uuid.UUID("5f2d1c7a-3c1e-4b52-9d0b-2a4f6f1c8e11")  # namespace of our keys
+
+
+class PreparedCall(NamedTuple):
+    """A call that may begin: its tool is there, its arguments fit, time is left."""
+
+    call: ToolCall
+    tool: Tool
+    arguments: dict[str, Any]
+    seconds: float
+
+    @property
+    def stands_in_as(self) -> str:
+        """The tool's name where it is a fallback of the one that was called."""
+        return "" if self.tool.name == self.call.name else self.tool.name
+
+
+def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
+    """Look at everything that can be known before the call begins."""
+    tool = run.plan.tools.get(call.name)
+    if tool is None:
+        known = ", ".join(run.plan.tools) or "none"
+        problem = f"Not started: there is no tool {call.name!r}. There are: {known}."
+        return ToolNotRun(call=call, problem=problem, code="unknown_tool")
+    if cut := _cut_off(run):
+        return ToolNotRun(call=call, problem=cut, code="cut")
+    left = run.remaining()
+    if tool.needs_seconds > left and tool.fallback:
+        tool = tool.fallback
+    if tool.needs_seconds > left:
+        problem = (
+            f"Not started: {tool.name} needs {tool.needs_seconds:g} s, and {left:.1f} s"
+            " are left."
+        )
+        return ToolNotRun(call=call, problem=problem, code="budget")
+    try:
+        arguments = tool.read_arguments(call)
+    except ValueError as error:
+        return ToolNotRun(call=call, problem=str(error), code="bad_arguments")
+    seconds = tool.seconds or run.limits.tool_seconds
+    return PreparedCall(call, tool, arguments, seconds)
+
+
+def _cut_off(run: Run) -> str:
+    """Why none of a reply's calls may run: what looks whole may be a cut one."""
+    reason = run.state.turns[-1].finish_reason
+    if reason in ("stop", "tool_calls"):
+        return ""
+    if reason == "length":
+        return "Not started: your reply was cut by its length limit. Ask for less."
+    return f"Not started: the reply ended with {reason}."
+
+
+async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolNotRun:
+    """Run the tool within its limit, its grace and the run.
+
+    From the question whether the run was stopped to the first line of the tool there
+    is no await, so nothing begins after a stop.
+    """
+    call, tool, arguments, seconds = ready
+    if is_cancelled():
+        problem = "Not started: the run was stopped."
+        return ToolNotRun(call=call, problem=problem, code="stopped")
+    if tool.context:
+        arguments[tool.context] = _context(run, call)
+    # If its grace runs out, this is what became of it.
+    problem = f"{tool.name}: it did not end within its grace after the stop"
+    end: ToolEnded | ToolLost = ToolLost(call=call, problem=problem, code="stopped")
+    with _grace(run, tool), run.child(f"tool {call.name}"):
+        end = await tool.call(call, arguments, seconds)
+    return end
+
+
+def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
+    grace = tool.grace_seconds
+    if grace is None:
+        grace = 0.0 if tool.effect is Effect.READ else run.limits.write_grace_seconds
+    return run.ending.graces.shield(grace) if grace else nullcontext()
+
+
+def _context(run: Run, call: ToolCall) -> ToolContext:
+    key = uuid.uuid5(KEYS, f"{run.id}/{call.turn}/{call.position}")
+    return ToolContext(
+        run_id=run.id,
+        call=call,
+        idempotency_key=str(key),
+        grace_seconds=run.limits.grace_seconds,
+        remaining=run.remaining,
+        cancel=run.cancel,
+    )
+
+
+async def conclude(run: Run, end: ToolEnded | ToolLost | ToolNotRun) -> None:
+    """Keep what became of a call. A fatal error ends the run, others do not."""
+    if isinstance(end, ToolEnded) and run.ending.graces.cancelled_at is not None:
+        end = msgspec.structs.replace(end, late=True)
+    await run.record(end)
+    if isinstance(end, ToolEnded) and end.code == "fatal" and not run.ending.cause:
+        detail = f"{end.call.name}: {end.content}"
+        stop = Stop("tool_failed", detail, scope="tool", source="tool")
+        run.ending.stop_now(Status.FAILED, stop)

@@ -1,0 +1,191 @@
+"""Why one run ends, who is still going when it does, and how each of them ended."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from ._events import Child, CleanupOverrun, RunEnded, Status, Stop
+from ._limits import Limits
+from ._scopes import GracePeriods
+
+logger = logging.getLogger("trioagent")
+
+
+class Cause(NamedTuple):
+    """A reason to end before the work was done, and when it was given."""
+
+    status: Status
+    stop: Stop
+    at: float
+
+
+class Ending:
+    """Ends a run once, for the first reason that is given, and keeps the report.
+
+    The reason is written down at the moment it is given; the scope only carries the
+    cancel to the tasks. So nobody has to guess from an exception who it was.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.scope = trio.CancelScope()
+        self.graces = GracePeriods()
+        self.finishing: Stop | None = None  # end after this turn
+        self.cause: Cause | None = None
+        self.decided = False  # from here on it is too late to cancel
+        self._limits = limits
+        self._host_deadline = 0.0
+        self._children: dict[trio.lowlevel.Task, str] = {}
+        self._cleanup: list[Child] = []
+
+    def start_clock(self) -> None:
+        """The run begins now; its deadline counts from here."""
+        self._host_deadline = trio.current_effective_deadline()
+        deadline = trio.current_time() + self._limits.seconds
+        self.scope.deadline = min(self.scope.deadline, deadline)
+
+    def remaining(self) -> float:
+        """Seconds until the first deadline around the caller."""
+        first = min(
+            self.scope.deadline, self._host_deadline, trio.current_effective_deadline()
+        )
+        return max(0.0, first - trio.current_time())
+
+    def cancel(self, reason: str) -> bool:
+        """End now, because a user says so. Whether this is what it ends for."""
+        if self.finishing:  # said before, more politely: the first reason stays
+            reason = self.finishing.detail
+        stop = Stop("user", reason, source="user")
+        if self.decided or (self.cause and not self._came_first(stop)):
+            return False
+        self.stop_now(Status.CANCELLED, stop)
+        return True
+
+    def _came_first(self, stop: Stop) -> bool:
+        """In one tick of the clock, a user comes before the run's own deadline."""
+        assert self.cause is not None
+        by_deadline = self.cause.stop.code == "deadline"
+        return by_deadline and self.cause.at == trio.current_time()
+
+    def finish_turn(self, reason: str) -> bool:
+        """End after this turn, because a user says so. False if it is too late."""
+        if self.decided or self.cause or self.finishing:
+            return False
+        self.finishing = Stop("user", reason, scope="turn", source="user")
+        return True
+
+    def stop_now(self, status: Status, stop: Stop) -> None:
+        """Write the cause down and cancel everything."""
+        self.cause = Cause(status, stop, trio.current_time())
+        self.scope.cancel(reason=stop.detail or stop.code)
+
+    def notice_cancel(self) -> None:
+        """A cancel has come. If nobody gave a cause, it is a deadline or the host."""
+        if self.cause is None:
+            now = trio.current_time()
+            by_deadline = self.scope.cancel_called and now < self._host_deadline
+            self.cause = self._deadline(now) if by_deadline else self._host(now)
+
+    def _deadline(self, now: float) -> Cause:
+        seconds = self._limits.seconds
+        detail = f"the run's {seconds:g} s are over (Limits.seconds)"
+        return Cause(Status.TIMED_OUT, Stop("deadline", detail), now)
+
+    def _host(self, now: float) -> Cause:
+        error = sys.exception()
+        detail = "a scope around the run was cancelled"
+        if isinstance(error, trio.Cancelled) and error.source == "explicit":
+            detail += f": {error.reason}" if error.reason else ""
+        stop = Stop("host", detail, scope="host", source="host")
+        return Cause(Status.INTERRUPTED, stop, now)
+
+    def verdict(self, end: RunEnded | None) -> RunEnded:
+        """How the run has ended: by its cause if there is one, else as it says itself.
+
+        Whoever cancels after this is told that it is too late.
+        """
+        self.decided = True
+        if self.cause is None and end is None:  # an error passes through the run
+            error = sys.exception()
+            name = type(error).__name__ if error else "unknown"
+            stop = Stop("host", f"{name} passed through", scope="host", source="host")
+            end = RunEnded(Status.INTERRUPTED, stop)
+        if self.cause is not None and not self._done_in_time(end):
+            end = RunEnded(self.cause.status, self.cause.stop)
+        assert end is not None
+        return msgspec.structs.replace(end, cleanup=tuple(self._cleanup))
+
+    def _done_in_time(self, end: RunEnded | None) -> bool:
+        """A final answer is not lost to a deadline of the same moment.
+
+        To a user it is: whoever was told that the run ends for him can rely on it.
+        """
+        assert self.cause is not None
+        done = end is not None and end.status is Status.COMPLETED
+        return done and self.cause.stop.source != "user"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether there is a reason to end, or a cancel has come."""
+        return self.cause is not None or self.graces.cancelled_at is not None
+
+    @contextmanager
+    def child(self, name: str) -> Iterator[None]:
+        """The current task is working for the run; if it is stopped, report how."""
+        task = trio.lowlevel.current_task()
+        self._children[task] = name
+        try:
+            yield
+        finally:
+            del self._children[task]
+            if self.graces.cancelled_at is not None:
+                self.report(name, _how(sys.exception()))
+
+    def report(self, name: str, ended: str, where: str = "") -> None:
+        """Put a line into the cleanup report."""
+        stopped = self.graces.cancelled_at
+        seconds = 0.0 if stopped is None else trio.current_time() - stopped
+        self._cleanup.append(
+            Child(name=name, ended=ended, seconds=seconds, where=where)
+        )
+
+    def overruns(self) -> list[CleanupOverrun]:
+        """Who still holds the run open, and where each of them stands."""
+        assert self.graces.cancelled_at is not None
+        seconds = trio.current_time() - self.graces.cancelled_at
+        found = [
+            CleanupOverrun(name=name, where=_where(task), seconds=seconds)
+            for task, name in self._children.items()
+        ]
+        for late in found:
+            logger.warning(
+                "%s holds its run open %.0f s after the stop, at %s",
+                late.name,
+                seconds,
+                late.where,
+            )
+        return found
+
+
+def _how(error: BaseException | None) -> str:
+    if error is None:
+        return "finished"
+    return "cancelled" if isinstance(error, trio.Cancelled) else "failed"
+
+
+def _where(task: trio.lowlevel.Task) -> str:
+    """The innermost line of a task that is not trio's own."""
+    ours = Path(trio.__file__).parent
+    lines = [
+        f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}"
+        for frame, line in task.iter_await_frames()
+        if ours not in Path(frame.f_code.co_filename).parents
+    ]
+    return lines[-1] if lines else task.name

@@ -1,0 +1,348 @@
+"""What happens in a run, one Struct for each thing that can happen.
+
+Events are the only thing a run writes and the only thing it shows: the store keeps
+them, `RunState` is computed from them, and readers watch them pass. They are facts, so
+they are named in the past tense. What is kept only grows: new fields get defaults.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+FinishReason = Literal[
+    "stop",
+    "tool_calls",
+    "length",
+    "content_filter",
+    "refusal",
+    "pause",
+    "error",
+    "other",  # a value we do not know: `raw_finish_reason` has it
+]
+
+
+class Effect(StrEnum):
+    """What a tool does to the world, named by when a call may be repeated."""
+
+    READ = "read"  # at will
+    KEYED = "keyed"  # with the same idempotency key
+    ONCE = "once"  # never, until someone has looked
+
+
+class EffectStatus(StrEnum):
+    """What became of one call's effect."""
+
+    NONE = "none"  # there is nothing to undo: a read, or a failure that says so
+    NOT_STARTED = "not_started"
+    CONFIRMED = "confirmed"
+    UNCERTAIN = "uncertain"
+
+
+class Status(StrEnum):
+    """How a run ended: eight words, eight different next actions."""
+
+    COMPLETED = "completed"  # the model gave its answer
+    STOPPED = "stopped"  # a stop condition said so, between turns
+    MAX_TURNS = "max_turns"  # the turn limit ran out
+    CANCELLED = "cancelled"  # someone called `Run.cancel` or `Run.finish_turn`
+    TIMED_OUT = "timed_out"  # the run's deadline passed
+    FAILED = "failed"  # no usable reply from the model, or a fatal tool error
+    PAUSED = "paused"  # waits for a person; resumable
+    INTERRUPTED = "interrupted"  # from outside: an enclosing scope, a crash
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Why a run ended. `str(stop)` is the reason in one word, or `word:bound`."""
+
+    code: str  # for programs: user, deadline, host, max_turns, step_count, llm_timeout
+    detail: str = ""  # for people; for a stop condition its bound
+    scope: str = "run"  # run, turn, reply, connect, first_token, silence, tool
+    source: str = "limit"  # user, host, limit, condition, model, tool
+
+    def __str__(self) -> str:
+        if self.source == "condition" and self.detail:
+            return f"{self.code}:{self.detail}"
+        return self.code
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was spent, as the provider reports it. `None` is unknown, `0` is none."""
+
+    input_tokens: int | None = None  # the whole prompt, cached and cache-written too
+    output_tokens: int | None = None  # all output, reasoning too
+    cached_tokens: int | None = None  # part of the input: read from the cache
+    cache_write_tokens: int | None = None  # part of the input: written to the cache
+    reasoning_tokens: int | None = None  # part of the output
+    cost: float | None = None  # US dollars
+
+    @property
+    def total_tokens(self) -> int | None:
+        """Input and output together, or `None` where neither is known."""
+        if self.input_tokens is None and self.output_tokens is None:
+            return None
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+    def __add__(self, other: Usage) -> Usage:
+        """Sum what is known; a field unknown on both sides stays unknown."""
+        return Usage(
+            **{
+                name: mine if theirs is None else (mine or 0) + theirs
+                for name, mine, theirs in (
+                    (n, getattr(self, n), getattr(other, n))
+                    for n in self.__struct_fields__
+                )
+            }
+        )
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the model asked for. It is identified by (run, turn, position)."""
+
+    name: str
+    arguments: str = "{}"  # JSON text, exactly as the model wrote it
+    id: str = ""  # the provider's, only for the wire: it may be missing or repeated
+    turn: int = 0  # from 1; set by the run
+    position: int = 0  # from 0, in the order of the reply
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Turn and position: what identifies the call within its run."""
+        return self.turn, self.position
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag="user"):
+    """What a person, or the run on a person's behalf, said to the model."""
+
+    text: str
+
+
+class Reply(
+    msgspec.Struct, frozen=True, kw_only=True, tag="assistant", omit_defaults=True
+):
+    """One whole reply of the model."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: FinishReason = "stop"
+    raw_finish_reason: str = ""  # the provider's own word
+    reasoning: str = ""  # the visible part of it
+    refusal: str = ""
+    usage: Usage = Usage()
+    model: str = ""  # as the provider names it
+    request_id: str = ""
+    response_id: str = ""
+    provider: str = ""
+    carry: dict[str, Any] = {}  # sent back unchanged, to the same provider only
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it asks for nothing and was not cut."""
+        return not self.tool_calls and self.finish_reason == "stop"
+
+
+class ToolResult(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
+    """What the model is told about one call."""
+
+    name: str
+    content: str
+    call_id: str = ""  # the provider's id of the call
+    failed: bool = False
+
+
+Message = UserMessage | Reply | ToolResult
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the cleanup report: one thing that was still going at the stop."""
+
+    name: str  # tool pay, reply 3, store
+    ended: str  # finished, cancelled, failed, hung
+    seconds: float  # from the stop to its end
+    where: str = ""  # where it stood when its grace was over
+
+
+class Event(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Something that happened. `at` is in active seconds since the run began."""
+
+    kept: ClassVar[bool] = True
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """The run exists. Nothing has been asked yet."""
+
+    run_id: str
+    agent: str = ""
+    model: str = ""
+    instructions: str = ""
+    messages: tuple[Message, ...] = ()  # the history, then the prompt
+    at: float = 0.0
+    created: str = ""  # wall clock, ISO 8601, UTC
+
+
+class ModelAsked(Event, frozen=True):
+    """A request is about to be sent."""
+
+    turn: int
+    at: float = 0.0
+
+
+class ModelReplied(Event, frozen=True):
+    """The whole reply is here."""
+
+    reply: Reply
+    rejected: str = ""  # why a final answer was not accepted; the model is told
+    at: float = 0.0
+
+
+class ModelCut(Event, frozen=True, kw_only=True):
+    """The request ended without a whole reply. What had come is kept."""
+
+    turn: int
+    code: str  # llm_timeout, llm_aborted, llm_unavailable, llm_refused
+    text: str = ""
+    reasoning: str = ""
+    usage: Usage = Usage()
+    billed: str = "unknown"  # or known: then `usage` is all of it
+    request_id: str = ""
+    response_id: str = ""
+    at: float = 0.0
+
+
+class ToolStarted(Event, frozen=True):
+    """The call is about to begin: from here on its effect may happen."""
+
+    call: ToolCall
+    effect: Effect
+    tool: str = ""  # the tool that runs, where it is a fallback of the one called
+    at: float = 0.0
+
+
+class ToolEnded(Event, frozen=True, kw_only=True):
+    """The call is over, and so is its effect."""
+
+    call: ToolCall
+    content: str  # what the model is told
+    failed: bool = False
+    effect_status: EffectStatus = EffectStatus.NONE
+    code: str = ""  # why it failed: tool_error, timeout
+    late: bool = False  # it returned after a stop or after its own limit
+    at: float = 0.0
+
+
+class ToolLost(Event, frozen=True, kw_only=True):
+    """The call is over, and nobody knows whether its effect happened."""
+
+    call: ToolCall
+    problem: str
+    code: str = ""
+    at: float = 0.0
+
+
+class ToolNotRun(Event, frozen=True, kw_only=True):
+    """The call never began, and will not in this run."""
+
+    call: ToolCall
+    problem: str
+    code: str  # unknown_tool, bad_arguments, cut, budget, stopped
+    at: float = 0.0
+
+
+class RunEnded(Event, frozen=True):
+    """The last event of a run: everything it started has ended, or is named here."""
+
+    status: Status
+    stop: Stop | None = None
+    output: str | None = None
+    reached: tuple[str, ...] = ()  # limits that a final answer reached as well
+    cleanup: tuple[Child, ...] = ()
+    at: float = 0.0
+
+
+# Shown while a reply comes in, never kept: `ModelReplied` or `ModelCut` has it all.
+
+
+class ReplyOpened(Event, frozen=True):
+    """The provider has begun to answer."""
+
+    kept: ClassVar[bool] = False
+    request_id: str = ""
+    response_id: str = ""
+
+
+class TextDelta(Event, frozen=True):
+    """A piece of visible text."""
+
+    kept: ClassVar[bool] = False
+    text: str
+
+
+class ReasoningDelta(Event, frozen=True):
+    """A piece of visible reasoning."""
+
+    kept: ClassVar[bool] = False
+    text: str
+
+
+class ToolCallDelta(Event, frozen=True):
+    """A piece of a tool call; `arguments` is a fragment of JSON text."""
+
+    kept: ClassVar[bool] = False
+    position: int
+    name: str = ""
+    arguments: str = ""
+
+
+class UsageReported(Event, frozen=True):
+    """The provider said what the reply has cost so far. The last one counts."""
+
+    kept: ClassVar[bool] = False
+    usage: Usage
+
+
+class KeepAlive(Event, frozen=True):
+    """Bytes came that carry nothing: the connection lives. Not shown to readers."""
+
+    kept: ClassVar[bool] = False
+
+
+class CleanupOverrun(Event, frozen=True, kw_only=True):
+    """A task holds the run open beyond its grace; trio cannot break it."""
+
+    kept: ClassVar[bool] = False
+    name: str
+    where: str  # file:line function
+    seconds: float  # since the stop
+
+
+KeptEvent = (
+    RunStarted
+    | ModelAsked
+    | ModelReplied
+    | ModelCut
+    | ToolStarted
+    | ToolEnded
+    | ToolLost
+    | ToolNotRun
+    | RunEnded
+)
+ReplyPart = (
+    ReplyOpened
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallDelta
+    | UsageReported
+    | KeepAlive
+    | Reply
+)
+ShownEvent = (
+    ReplyOpened
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallDelta
+    | UsageReported
+    | CleanupOverrun
+)
+AnyEvent = KeptEvent | ShownEvent

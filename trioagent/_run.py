@@ -1,0 +1,355 @@
+"""One run of an agent: ask the model, call the tools, until something ends it.
+
+The loop is at the top of this file, and it is the whole of the loop.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import trio
+
+from ._calls import PreparedCall, conclude, perform, prepare
+from ._ending import Ending
+from ._errors import ModelError, StoreError
+from ._events import (
+    AnyEvent,
+    KeptEvent,
+    Message,
+    ModelAsked,
+    ModelReplied,
+    Reply,
+    RunEnded,
+    RunStarted,
+    Status,
+    Stop,
+    ToolCall,
+    ToolStarted,
+    Usage,
+)
+from ._limits import (
+    Limits,
+    StopCondition,
+    reason_to_end,
+    token_limit,
+    tokens_left,
+)
+from ._outcome import Outcome
+from ._ports import Model, ModelRequest, Price, Store
+from ._reply import read_reply
+from ._schema import AnswerType
+from ._scopes import end_if_cancelled, open_flat_nursery
+from ._state import RunState
+from ._tools import Tool
+
+EVENT_BUFFER = 16
+
+
+async def drive(run: Run) -> None:
+    """Carry a run to its end, and keep the end whatever it was."""
+    end: RunEnded | None = None
+    try:
+        with run.ending.scope:
+            async with run.watched():
+                end = await take_turns(run)
+    finally:
+        # `record` brings its own bounded shield.
+        await run.record(run.ending.verdict(end))  # noqa: ASYNC102
+
+
+async def take_turns(run: Run) -> RunEnded:
+    """Limits and stop conditions are looked at between turns, every turn."""
+    try:
+        async with run.plan.connections():
+            while not (end := run.reason_to_end()):
+                reply = await ask_model(run)
+                await call_tools(run, reply.tool_calls)
+        return end
+    except ModelError as error:
+        stop = Stop(error.code, str(error), error.scope, source="model")
+        return RunEnded(Status.FAILED, stop)
+
+
+async def ask_model(run: Run) -> Reply:
+    await end_if_cancelled()
+    await run.record(ModelAsked(len(run.state.turns) + 1))
+    request = run.next_request()
+    reply = run.adopt(await read_reply(run, request), request.max_output_tokens)
+    await run.record(ModelReplied(reply, run.objection(reply)))
+    return reply
+
+
+async def call_tools(run: Run, calls: tuple[ToolCall, ...]) -> None:
+    async with open_flat_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
+
+
+async def call_tool(run: Run, call: ToolCall) -> None:
+    """The start is kept before the effect begins: a start with no end is uncertain."""
+    async with run.slots:
+        ready = prepare(run, call)
+        if isinstance(ready, PreparedCall):
+            await run.record(ToolStarted(call, ready.tool.effect, ready.stands_in_as))
+            await conclude(run, await perform(run, ready))
+        else:
+            await run.record(ready)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is made from: the agent's description and the call's, as one."""
+
+    agent: str
+    model: Model
+    instructions: str
+    messages: tuple[Message, ...]
+    tools: Mapping[str, Tool]
+    limits: Limits
+    conditions: tuple[StopCondition, ...]
+    answer: AnswerType | None
+    store: Store | None
+    price: Price | None
+
+    def connections(self) -> AbstractAsyncContextManager[Any]:
+        """What the model keeps open for a run; it is closed before the run's end."""
+        if isinstance(self.model, AbstractAsyncContextManager):
+            return self.model
+        return nullcontext()
+
+
+class Run:
+    """One execution of an agent: `async for` shows its events, `cancel` ends it.
+
+    Made by `Agent.open`. It is driven once, inside the block that opened it.
+    """
+
+    def __init__(self, plan: Plan, run_id: str | None = None) -> None:
+        self.id = run_id or f"run_{uuid.uuid4().hex[:20]}"
+        self.plan = plan
+        self.limits = plan.limits
+        self.state = RunState()
+        self.ending = Ending(plan.limits)
+        self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
+        self.child = self.ending.child
+        self.remaining = self.ending.remaining
+        self._store = plan.store
+        self._specs = [tool.spec for tool in plan.tools.values()]
+        self._began = 0.0
+        self._outcome: Outcome | None = None
+        self._send, self._receive = trio.open_memory_channel[AnyEvent](EVENT_BUFFER)
+        self._watching = True
+        self._told_end = False
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} of {self.plan.agent}: {self.state.phase.name}>"
+
+    # For the caller
+
+    def cancel(self, reason: str = "") -> bool:
+        """End the run now; the block that holds it waits for the cleanup.
+
+        May be called at any time and as often as one likes: the first reason stays.
+        From another thread use `handle`. Whether the run ends for this reason; False
+        also means that it had ended already.
+        """
+        return self.ending.cancel(reason)
+
+    def finish_turn(self, reason: str = "") -> bool:
+        """End the run after this turn, its reply and its tools; `cancel` may follow.
+
+        Where the turn gives the final answer, the run is completed all the same.
+        """
+        return self.ending.finish_turn(reason)
+
+    @property
+    def handle(self) -> RunHandle:
+        """Stops this run from any thread. Ask for it inside trio, then hand it out."""
+        return RunHandle(self, trio.lowlevel.current_trio_token())
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the run ended; raises RuntimeError while it has not."""
+        if self.state.ended is None:
+            raise RuntimeError(f"{self!r} has not ended: there is no outcome yet")
+        if self._outcome is None:
+            answer, text = self.plan.answer, self.state.ended.output
+            output = answer.read(text) if answer and text is not None else None
+            self._outcome = Outcome.of(self.state, output)
+        return self._outcome
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> AnyEvent:
+        """The next event. A slow reader slows the run; the last one is `RunEnded`."""
+        try:
+            return await self._receive.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            if self._told_end or self.state.ended is None:
+                raise StopAsyncIteration from None
+            self._told_end = True
+            return self.state.ended
+
+    # For the loop
+
+    async def main(self) -> None:
+        """Carry the run from its first event to its last."""
+        self._began = trio.current_time()
+        self.ending.start_clock()
+        with self._send:
+            await self.record(
+                RunStarted(
+                    run_id=self.id,
+                    agent=self.plan.agent,
+                    model=self.plan.model.name,
+                    instructions=self.plan.instructions,
+                    messages=self.plan.messages,
+                    created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+                )
+            )
+            await drive(self)
+
+    def leave(self) -> None:
+        """Nobody reads any more."""
+        self._watching = False
+        self._receive.close()
+
+    def watched(self) -> AbstractAsyncContextManager[None]:
+        """The part of the run that can be stopped, and whose stopping is reported."""
+        return self.ending.graces.watch(self.ending.notice_cancel, self._tell_overruns)
+
+    async def _tell_overruns(self) -> None:
+        while True:
+            await trio.sleep(self.limits.grace_seconds)
+            for overrun in self.ending.overruns():
+                await self.publish(overrun)
+
+    async def record(self, event: KeptEvent) -> None:
+        """Make `event` part of the run: check it, keep it, show it.
+
+        All or nothing: an event that fits is also kept, for a cancel cannot come in
+        between. Where the store does not return, the grace is the bound: a run that is
+        being stopped ends without the rest of its journal, and its outcome says so.
+
+        Raises:
+            StoreError: from the store, or where it did not return in time.
+        """
+        event = msgspec.structs.replace(event, at=trio.current_time() - self._began)
+        self.state.apply(event)
+        if self._store is not None:
+            with self.ending.graces.shield(self.limits.grace_seconds) as shield:
+                await self._store.append(self.id, event)
+            if shield.cancelled_caught:
+                self._lose_store(type(event).__name__)
+        if not isinstance(event, RunEnded):
+            await self.publish(event)
+
+    def _lose_store(self, name: str) -> None:
+        self._store = None
+        if not self.ending.stopping:
+            seconds = self.limits.grace_seconds
+            raise StoreError(f"the store did not keep {name} within {seconds:g} s")
+        self.ending.report("store", "hung")
+
+    async def publish(self, event: AnyEvent) -> None:
+        """Show `event`. A slow reader slows the run; a reader who left does not."""
+        if not self._watching:
+            return
+        try:
+            try:
+                self._send.send_nowait(event)
+            except trio.WouldBlock:
+                await self._send.send(event)
+        except trio.BrokenResourceError:
+            self._watching = False
+
+    def next_request(self) -> ModelRequest:
+        """What the model is asked next."""
+        spent = self.state.usage.total_tokens
+        return ModelRequest(
+            messages=self.state.messages,
+            instructions=self.plan.instructions,
+            tools=self._specs,
+            output=self.plan.answer.spec if self.plan.answer else None,
+            max_output_tokens=tokens_left(self.plan.conditions, spent),
+            connect_seconds=self.limits.connect_seconds,
+            run_id=self.id,
+            turn=len(self.state.turns) + 1,
+        )
+
+    def watch_budget(self, running: Usage) -> None:
+        """Cut a reply whose running usage has passed a token limit."""
+        limit = token_limit(self.plan.conditions)
+        used = (self.state.usage + running).total_tokens or 0
+        if limit and used >= int(limit.bound) and not self.ending.cause:
+            self.ending.stop_now(Status.STOPPED, limit.stop())
+
+    def adopt(self, reply: Reply, cap: int | None) -> Reply:
+        """The reply as this run keeps it: its calls placed, its price known.
+
+        Calls in a reply that used up its output limit may be cut, whatever reason it
+        gives: some routers say `tool_calls` for a reply that ran into the limit.
+        """
+        turn, usage, reason = (
+            len(self.state.turns) + 1,
+            reply.usage,
+            reply.finish_reason,
+        )
+        if usage.cost is None and self.plan.price is not None:
+            cost = self.plan.price(reply.model or self.plan.model.name, usage)
+            usage = msgspec.structs.replace(usage, cost=cost)
+        if reply.tool_calls and cap and (usage.output_tokens or 0) >= cap:
+            reason = "length"
+        calls = tuple(
+            msgspec.structs.replace(call, turn=turn, position=position)
+            for position, call in enumerate(reply.tool_calls)
+        )
+        return msgspec.structs.replace(
+            reply, tool_calls=calls, usage=usage, finish_reason=reason
+        )
+
+    def objection(self, reply: Reply) -> str:
+        """Why a final answer is not what was asked for, in words for the model."""
+        if self.plan.answer is None or not reply.is_final:
+            return ""
+        try:
+            self.plan.answer.read(reply.text)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def reason_to_end(self) -> RunEnded | None:
+        """Why there is no next turn, if there is none."""
+        plan = self.plan
+        return reason_to_end(
+            self.state, self.limits, plan.conditions, self.ending.finishing
+        )
+
+
+class RunHandle:
+    """Stops a run from any thread. Once the run is over it does nothing."""
+
+    def __init__(self, run: Run, token: trio.lowlevel.TrioToken) -> None:
+        self._run = run
+        self._token = token
+
+    def cancel(self, reason: str = "") -> None:
+        """As `Run.cancel`; returns at once."""
+        self._soon(self._run.cancel, reason)
+
+    def finish_turn(self, reason: str = "") -> None:
+        """As `Run.finish_turn`; returns at once."""
+        self._soon(self._run.finish_turn, reason)
+
+    def _soon(self, fn: Callable[[str], bool], reason: str) -> None:
+        try:
+            self._token.run_sync_soon(fn, reason)
+        except trio.RunFinishedError:
+            pass  # so is the run

@@ -1,0 +1,106 @@
+"""A signature becomes a Struct, a type becomes a JSON Schema, both read by msgspec."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+
+from ._ports import OutputSpec
+
+
+def arguments_of(
+    fn: Callable[..., Any], name: str, told: Mapping[str, str], skip: type
+) -> tuple[type[msgspec.Struct], str | None]:
+    """The Struct that holds the arguments of `fn`, and the parameter of type `skip`.
+
+    `told` says what each parameter is, in words. Raises TypeError, naming the
+    parameter, where a model could not fill it.
+    """
+    try:
+        hints = get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"@tool {name}: {error}; its type hints must name things at module level"
+        ) from None
+    context: str | None = None
+    fields: list[tuple[str, Any, Any]] = []
+    for param in inspect.signature(fn).parameters.values():
+        if param.kind not in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY):
+            raise TypeError(f"@tool {name}: a model cannot fill *{param.name}")
+        if hints.get(param.name) is skip:
+            context = param.name
+        elif param.name not in hints:
+            raise TypeError(f"@tool {name}: parameter {param.name!r} needs a type hint")
+        else:
+            hint = hints[param.name]
+            if text := told.get(param.name):
+                hint = Annotated[hint, msgspec.Meta(description=text)]
+            fields.append((param.name, hint, _default(param)))
+    try:
+        struct = msgspec.defstruct(
+            name, fields, kw_only=True, forbid_unknown_fields=True, frozen=True
+        )
+        schema_of(struct)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"@tool {name}: {error}") from None
+    return struct, context
+
+
+def _default(param: inspect.Parameter) -> Any:
+    """The parameter's default, copied for each call where it could be changed."""
+    if param.default is param.empty:
+        return msgspec.NODEFAULT
+    if isinstance(param.default, (list, dict, set)):
+        return msgspec.field(default_factory=param.default.copy)
+    return param.default
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a type; of a Struct, its own object and not a reference."""
+    (schema,), parts = msgspec.json.schema_components(
+        (kind,), ref_template="#/$defs/{name}"
+    )
+    ref = schema.get("$ref", "").removeprefix("#/$defs/")
+    refers_to_itself = f"'#/$defs/{ref}'" in str(parts)
+    if ref in parts and not refers_to_itself:
+        schema = parts.pop(ref)
+        schema.pop("title")  # our name for it, which says nothing to a model
+    return {**schema, "$defs": parts} if parts else schema
+
+
+def as_object(kind: Any, name: str) -> tuple[Any, bool]:
+    """A type whose JSON is an object, as providers ask, and if it wraps `kind`.
+
+    What is no object is put into the field `answer` of one.
+    """
+    schema = schema_of(kind)
+    if schema.get("type") == "object" or "$ref" in schema:
+        return kind, False
+    return msgspec.defstruct(name, [("answer", kind)], forbid_unknown_fields=True), True
+
+
+class AnswerType:
+    """What a final answer must be: it tells the model, and reads what comes."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        name = getattr(kind, "__name__", "Answer")
+        try:
+            self._object, self._wrapped = as_object(kind, "Answer")
+            self.spec = OutputSpec(name=name, schema=schema_of(self._object))
+        except TypeError as error:
+            raise TypeError(f"Agent(output=…): {error}") from None
+
+    def read(self, text: str) -> Any:
+        """The answer in `text`; raises ValueError, in words for the model, if not."""
+        try:
+            value = msgspec.json.decode(text, type=self._object)
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"Your answer could not be read: {error}. Answer again, with nothing"
+                " but JSON that fits the schema."
+            ) from None
+        return value.answer if self._wrapped else value

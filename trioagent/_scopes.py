@@ -1,0 +1,126 @@
+"""What trioagent adds to trio: shields with a grace, and a nursery without groups."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
+
+
+class GracePeriods:
+    """Shields that hold for a grace after the enclosing cancel, and no longer.
+
+    trio's own shield holds for ever. Here one sleeping task waits for the cancel,
+    whoever it comes from, and then starts the clock of every shield that is open. So a
+    shield costs no task of its own, and works for a stop, a deadline and an enclosing
+    scope alike.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled_at: float | None = None
+        self._watching = False
+        self._open: dict[trio.CancelScope, float] = {}
+
+    @asynccontextmanager
+    async def watch(
+        self, on_cancel: Callable[[], None], overrun: Callable[[], Awaitable[None]]
+    ) -> AsyncGenerator[None]:
+        """Watch over the body: when it is cancelled, start the clocks.
+
+        `on_cancel` is called at once, and must not await. `overrun` then runs beside
+        the body, out of reach of the cancel, until the body has ended.
+        """
+        cancelled = trio.CancelScope(shield=True)
+        over = False
+
+        async def wait_for_the_cancel() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                if not over:
+                    self.cancelled_at = trio.current_time()
+                    on_cancel()
+                    for shield, seconds in self._open.items():
+                        shield.deadline = self.cancelled_at + seconds
+                    with cancelled:
+                        # Bounded by the body, which ends it through `cancelled`.
+                        await overrun()  # noqa: ASYNC102
+
+        async with open_flat_nursery() as nursery:
+            nursery.start_soon(wait_for_the_cancel, name="the watcher of a run")
+            self._watching = True
+            try:
+                yield
+                over = True
+            finally:
+                self._watching = False
+                cancelled.cancel(reason="the body has ended")
+            nursery.cancel_scope.cancel(reason="the body has ended")
+
+    @contextmanager
+    def shield(self, seconds: float) -> Iterator[trio.CancelScope]:
+        """Keep an enclosing cancel out, for `seconds` after it came at most.
+
+        Where the cancel has come already, and outside `watch`, the clock starts now. It
+        does not look whether a body should begin at all: ask `is_cancelled` first.
+        """
+        with trio.CancelScope(shield=True) as scope:
+            if self.cancelled_at is not None or not self._watching:
+                scope.deadline = trio.current_time() + seconds
+            self._open[scope] = seconds
+            try:
+                yield scope
+            finally:
+                del self._open[scope]
+
+
+def is_cancelled() -> bool:
+    """Whether the next checkpoint would be cancelled. Asking is none itself."""
+    return trio.current_effective_deadline() <= trio.current_time()
+
+
+async def end_if_cancelled() -> None:
+    """Raise `Cancelled` if it is due, and do nothing otherwise.
+
+    Unlike `trio.lowlevel.checkpoint_if_cancelled` it also looks at the clock: a
+    deadline that has just passed counts before trio has noticed it.
+    """
+    if is_cancelled():
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def open_flat_nursery() -> AsyncGenerator[trio.Nursery]:
+    """Like `trio.open_nursery`, but one error leaves it, as itself and not in a group.
+
+    Of several, Ctrl-C goes first, then the first one; the others stand in its notes. A
+    cancel that came along is delivered again by the next checkpoint.
+    """
+    first: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        _, rest = group.split(trio.Cancelled)
+        if rest is None:
+            raise
+        first, *others = sorted(_leaves(rest), key=_is_error)
+        for other in others:
+            first.add_note(f"At the same time: {other!r}")
+    # Raised out here, so that its own context is kept and not the group.
+    if first is not None:
+        raise first
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _is_error(error: BaseException) -> bool:
+    """Sorts KeyboardInterrupt and SystemExit before errors."""
+    return isinstance(error, Exception)

@@ -1,0 +1,248 @@
+"""A tool: something the model may ask for. One call becomes exactly one event."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property, partial
+from typing import Any, overload
+
+import msgspec
+import trio
+
+from ._errors import ToolError
+from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost
+from ._limits import check_number
+from ._ports import ToolSpec
+from ._schema import arguments_of, schema_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolContext:
+    """What a tool may know of its call, for a parameter that is annotated so."""
+
+    run_id: str
+    call: ToolCall
+    idempotency_key: str = field(repr=False)  # the same on every attempt of this call
+    grace_seconds: float
+    remaining: Callable[[], float]  # seconds until the first deadline around this call
+    cancel: Callable[[str], bool]  # ends the run now; gives the reason
+
+    @property
+    def call_id(self) -> str:
+        """Identifies the call within its run: turn.position."""
+        return f"{self.call.turn}.{self.call.position}"
+
+    @contextmanager
+    def cleanup(self, seconds: float | None = None) -> Iterator[trio.CancelScope]:
+        """A shield for what a tool has to do on its way out, in `finally`.
+
+        Without it the first await there is cancelled again at once. It holds for
+        `seconds`, and for the run's `grace_seconds` at most.
+        """
+        bound = min(seconds or self.grace_seconds, self.grace_seconds)
+        with trio.move_on_after(bound, shield=True) as scope:
+            yield scope
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function, its schema, and what it does to the world.
+
+    Made by `@tool`. It can be called like the function it was made from.
+    """
+
+    name: str
+    fn: Callable[..., Awaitable[Any]]
+    _: KW_ONLY
+    description: str = ""
+    arguments: type[msgspec.Struct]
+    effect: Effect = Effect.ONCE
+    seconds: float | None = None  # of one call; None: Limits.tool_seconds
+    grace_seconds: float | None = None  # None: 0 for a read, else Limits
+    needs_seconds: float = 0.0  # not started when less is left
+    fallback: Tool | None = None  # runs instead when too little is left
+    context: str | None = None  # the parameter that takes a ToolContext
+
+    def __post_init__(self) -> None:
+        for option, least in (
+            ("seconds", None),
+            ("grace_seconds", 0),
+            ("needs_seconds", 0),
+        ):
+            if (value := getattr(self, option)) is not None:
+                check_number(f"@tool {self.name}: {option}", value, least=least)
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """What a model is told of it."""
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            parameters=schema_of(self.arguments),
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return self.fn(*args, **kwargs)
+
+    def read_arguments(self, call: ToolCall) -> dict[str, Any]:
+        """The call's arguments as the function takes them.
+
+        Raises ValueError, in words for the model, if they are not JSON or do not fit.
+        """
+        try:
+            read = msgspec.json.decode(call.arguments, type=self.arguments)
+        except msgspec.ValidationError as error:
+            raise ValueError(
+                f"Not started: bad arguments for {self.name}: {error}. {self._usage()}"
+            ) from None
+        except msgspec.DecodeError:
+            raise ValueError(
+                f"Not started: the arguments for {self.name} are not whole JSON. "
+                f"{self._usage()}"
+            ) from None
+        return {name: getattr(read, name) for name in self.arguments.__struct_fields__}
+
+    def _usage(self) -> str:
+        takes = ", ".join(
+            f"{f.encode_name}{'' if f.required else ' (optional)'}"
+            for f in msgspec.structs.fields(self.arguments)
+        )
+        return f"It takes {takes or 'no arguments'}."
+
+    async def call(
+        self, call: ToolCall, arguments: dict[str, Any], seconds: float
+    ) -> ToolEnded | ToolLost:
+        """Run the body for `seconds` at most, and say what became of it.
+
+        Never raises but `trio.Cancelled` and what is no Exception. A value that comes
+        back after the limit is kept for a write, which is then confirmed, and not
+        believed of a read, whose caller was promised an answer in time.
+        """
+        code, problem = "timeout", f"no result within {seconds:g} s"
+        with trio.move_on_after(seconds) as limit:
+            try:
+                value = await self.fn(**arguments)
+                if not limit.cancel_called or self.effect is not Effect.READ:
+                    return self._returned(call, value, late=limit.cancel_called)
+            except Exception as error:  # noqa: BLE001 - a tool may raise anything
+                cause = _only(error)
+                code, problem = "tool_error", str(cause) or type(cause).__name__
+                if isinstance(cause, ToolError):
+                    fatal = "fatal" if cause.fatal else code
+                    return ToolEnded(
+                        call=call, content=problem, failed=True, code=fatal
+                    )
+                problem = f"{type(cause).__name__}: {problem}"
+        if self.effect is Effect.READ:
+            told = f"{self.name} failed: {problem}"
+            return ToolEnded(call=call, content=told, failed=True, code=code)
+        return ToolLost(call=call, problem=f"{self.name}: {problem}", code=code)
+
+    def _returned(self, call: ToolCall, value: Any, *, late: bool) -> ToolEnded:
+        writes = self.effect is not Effect.READ
+        status = EffectStatus.CONFIRMED if writes else EffectStatus.NONE
+        failed = False
+        try:
+            content = value if isinstance(value, str) else _encode(value)
+        except (TypeError, ValueError) as error:
+            # The effect has happened all the same; only the result cannot be shown.
+            content, failed = (
+                f"done, but its result cannot be shown: {error}",
+                not writes,
+            )
+        return ToolEnded(
+            call=call, content=content, failed=failed, effect_status=status, late=late
+        )
+
+
+def _encode(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _only(error: Exception) -> BaseException:
+    """The one error in a group of one, as a tool's own nursery raises it."""
+    inner: BaseException = error
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return inner
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    effect: Effect | str = Effect.ONCE,
+    seconds: float | None = None,
+    grace_seconds: float | None = None,
+    needs_seconds: float = 0.0,
+    fallback: Tool | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool from a function: its hints and docstring become what a model reads.
+
+    `async def` runs in the run's own task. A plain `def` runs in a thread, which nobody
+    can stop: a stopped run waits for it, and keeps its result.
+
+    Args:
+        fn: the function. A parameter annotated `ToolContext` gets one.
+        options: `name`: the function's own by default. `effect`: "read" (may be
+            repeated at will), "keyed" (with the same idempotency key) or "once"
+            (never; the default, for what is not known to be harmless is not).
+            `seconds`: how long a call may take. `grace_seconds`: how long it may go on
+            after a stop. `needs_seconds`: not started when less is left; then
+            `fallback`, another tool with the same arguments, runs instead.
+
+    Raises:
+        TypeError: where a model could not fill a parameter, or an option is unknown.
+        ValueError: where an option is out of bounds.
+    """
+    return partial(_make_tool, **options) if fn is None else _make_tool(fn)
+
+
+def _make_tool(
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    effect: Effect | str = Effect.ONCE,
+    needs_seconds: float = 0.0,
+    **options: Any,
+) -> Tool:
+    from docstring_parser import parse  # slow to import, needed where tools are made
+
+    name = name or str(getattr(fn, "__name__", type(fn).__name__))
+    doc = parse(inspect.getdoc(fn) or "")
+    told = {param.arg_name: param.description or "" for param in doc.params}
+    arguments, context = arguments_of(fn, name, told, ToolContext)
+    return Tool(
+        name,
+        fn if inspect.iscoroutinefunction(fn) else _in_thread(fn),
+        description="\n\n".join(
+            part for part in (doc.short_description, doc.long_description) if part
+        ),
+        arguments=arguments,
+        effect=_effect(name, effect),
+        needs_seconds=needs_seconds,
+        context=context,
+        **options,
+    )
+
+
+def _effect(name: str, effect: Effect | str) -> Effect:
+    try:
+        return Effect(effect)
+    except ValueError:
+        raise ValueError(
+            f"@tool {name}: effect is read, keyed or once, not {effect!r}"
+        ) from None
+
+
+def _in_thread(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def call_in_thread(*args: Any, **kwargs: Any) -> Any:
+        return await trio.to_thread.run_sync(partial(fn, *args, **kwargs))
+
+    return call_in_thread
