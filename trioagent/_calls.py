@@ -85,7 +85,7 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
     end: ToolEnded | ToolLost = ToolLost(call=call, problem=problem, code="stopped")
     with _grace(run, tool), run.child(f"tool {call.name}"):
         end = await tool.call(call, arguments, seconds)
-    return end
+    return end  # noqa: RET504 - the shield may have swallowed the cancel
 
 
 def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
@@ -109,7 +109,7 @@ def _context(run: Run, call: ToolCall) -> ToolContext:
 
 async def conclude(run: Run, end: ToolEnded | ToolLost | ToolNotRun) -> None:
     """Keep what became of a call. A fatal error ends the run, others do not."""
-    if isinstance(end, ToolEnded) and run.ending.graces.cancelled_at is not None:
+    if isinstance(end, ToolEnded) and (run.ending.stopping or is_cancelled()):
         end = msgspec.structs.replace(end, late=True)
     await run.record(end)
     if isinstance(end, ToolEnded) and end.code == "fatal" and not run.ending.cause:

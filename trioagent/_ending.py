@@ -14,7 +14,7 @@ import trio
 
 from ._events import Child, CleanupOverrun, RunEnded, Status, Stop
 from ._limits import Limits
-from ._scopes import GracePeriods
+from ._scopes import GracePeriods, is_cancelled
 
 logger = logging.getLogger("trioagent")
 
@@ -36,7 +36,7 @@ class Ending:
 
     def __init__(self, limits: Limits) -> None:
         self.scope = trio.CancelScope()
-        self.graces = GracePeriods()
+        self.graces = GracePeriods(self._find_cause)
         self.finishing: Stop | None = None  # end after this turn
         self.cause: Cause | None = None
         self.decided = False  # from here on it is too late to cancel
@@ -86,7 +86,7 @@ class Ending:
         self.cause = Cause(status, stop, trio.current_time())
         self.scope.cancel(reason=stop.detail or stop.code)
 
-    def notice_cancel(self) -> None:
+    def _find_cause(self) -> None:
         """A cancel has come. If nobody gave a cause, it is a deadline or the host."""
         if self.cause is None:
             now = trio.current_time()
@@ -145,6 +145,8 @@ class Ending:
             yield
         finally:
             del self._children[task]
+            if is_cancelled():
+                self.graces.note_cancel()
             if self.graces.cancelled_at is not None:
                 self.report(name, _how(sys.exception()))
 

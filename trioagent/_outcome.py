@@ -43,8 +43,8 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
             case ToolEnded(failed=failed, content=content, code=code):
                 ended = "timeout" if code == "timeout" else "failed"
                 ended, problem = (ended, content) if failed else ("done", "")
-            case ToolLost(problem=problem):
-                ended = "lost"
+            case ToolLost(problem=problem, code=code):
+                ended = "interrupted" if code == "stopped" else "lost"
             case ToolNotRun(problem=problem):
                 ended = "not_run"
             case None if turn.start(call) is None:

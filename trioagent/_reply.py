@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,12 +55,19 @@ class Clocks:
         """Something came: the silence is over, and with content the wait as well."""
         self.silence.deadline = trio.current_time() + self._limits["silence"]
         if not isinstance(part, (ReplyOpened, KeepAlive, UsageReported)):
-            self.first_token.deadline = float("inf")
+            self.first_token.deadline = math.inf
 
-    def stand_still_since(self, then: float) -> None:
-        """Give back the time since `then`, in which nobody read from the provider."""
-        for clock in (self.reply, self.first_token, self.silence):
-            clock.deadline += trio.current_time() - then
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """While the body runs nobody reads from the provider, and no clock goes."""
+        then = trio.current_time()
+        clocks = (self.reply, self.first_token, self.silence)
+        deadlines = [clock.deadline for clock in clocks]
+        for clock in clocks:
+            clock.deadline = math.inf
+        yield
+        for clock, deadline in zip(clocks, deadlines, strict=True):
+            clock.deadline = deadline + trio.current_time() - then
 
     def check(self) -> None:
         """Raise `ModelTimeout`, naming the limit, if one of the clocks ran out."""
@@ -143,7 +153,7 @@ async def read_reply(run: Run, request: ModelRequest) -> Reply:
         await end_if_cancelled()
         heard.asked = True
         clocks = Clocks(run)
-        with clocks.reply, clocks.first_token, clocks.silence, run.child("reply"):
+        with run.child("reply"), clocks.reply, clocks.first_token, clocks.silence:
             await _listen(run, request, clocks, heard)
         clocks.check()
         if heard.reply is None:
@@ -166,7 +176,7 @@ async def _listen(
             heard.take(part)
             if isinstance(part, UsageReported):
                 run.watch_budget(part.usage)
-            if not isinstance(part, (Reply, KeepAlive)):
-                then = trio.current_time()
+            if isinstance(part, (Reply, KeepAlive)) or run.publish_nowait(part):
+                continue
+            with clocks.standing_still():
                 await run.publish(part)
-                clocks.stand_still_since(then)

@@ -88,18 +88,22 @@ async def ask_model(run: Run) -> Reply:
 async def call_tools(run: Run, calls: tuple[ToolCall, ...]) -> None:
     async with open_flat_nursery() as nursery:
         for call in calls:
+            await run.slots.acquire_on_behalf_of(call.place)
             nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
 
 
 async def call_tool(run: Run, call: ToolCall) -> None:
     """The start is kept before the effect begins: a start with no end is uncertain."""
-    async with run.slots:
+    try:
+        await end_if_cancelled()
         ready = prepare(run, call)
         if isinstance(ready, PreparedCall):
             await run.record(ToolStarted(call, ready.tool.effect, ready.stands_in_as))
             await conclude(run, await perform(run, ready))
         else:
             await run.record(ready)
+    finally:
+        run.slots.release_on_behalf_of(call.place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +227,7 @@ class Run:
 
     def watched(self) -> AbstractAsyncContextManager[None]:
         """The part of the run that can be stopped, and whose stopping is reported."""
-        return self.ending.graces.watch(self.ending.notice_cancel, self._tell_overruns)
+        return self.ending.graces.watch(self._tell_overruns)
 
     async def _tell_overruns(self) -> None:
         while True:
@@ -258,17 +262,24 @@ class Run:
             raise StoreError(f"the store did not keep {name} within {seconds:g} s")
         self.ending.report("store", "hung")
 
-    async def publish(self, event: AnyEvent) -> None:
-        """Show `event`. A slow reader slows the run; a reader who left does not."""
-        if not self._watching:
-            return
-        try:
+    def publish_nowait(self, event: AnyEvent) -> bool:
+        """Show `event` if that takes no waiting for a slow reader."""
+        if self._watching:
             try:
                 self._send.send_nowait(event)
             except trio.WouldBlock:
+                return False
+            except trio.BrokenResourceError:
+                self._watching = False
+        return True
+
+    async def publish(self, event: AnyEvent) -> None:
+        """Show `event`. A slow reader slows the run; a reader who left does not."""
+        if not self.publish_nowait(event):
+            try:
                 await self._send.send(event)
-        except trio.BrokenResourceError:
-            self._watching = False
+            except trio.BrokenResourceError:
+                self._watching = False
 
     def next_request(self) -> ModelRequest:
         """What the model is asked next."""

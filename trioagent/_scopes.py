@@ -17,19 +17,28 @@ class GracePeriods:
     scope alike.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
         self.cancelled_at: float | None = None
+        self._on_cancel = on_cancel  # is told once, and must not await
         self._watching = False
         self._open: dict[trio.CancelScope, float] = {}
 
+    def note_cancel(self) -> None:
+        """The cancel has come: start the clocks. Whoever sees it first may say so."""
+        if self.cancelled_at is None:
+            self.cancelled_at = trio.current_time()
+            self._on_cancel()
+            for shield, seconds in self._open.items():
+                shield.deadline = self.cancelled_at + seconds
+
     @asynccontextmanager
     async def watch(
-        self, on_cancel: Callable[[], None], overrun: Callable[[], Awaitable[None]]
+        self, overrun: Callable[[], Awaitable[None]]
     ) -> AsyncGenerator[None]:
         """Watch over the body: when it is cancelled, start the clocks.
 
-        `on_cancel` is called at once, and must not await. `overrun` then runs beside
-        the body, out of reach of the cancel, until the body has ended.
+        Then `overrun` runs beside the body, out of reach of the cancel, until the body
+        has ended.
         """
         cancelled = trio.CancelScope(shield=True)
         over = False
@@ -39,10 +48,7 @@ class GracePeriods:
                 await trio.sleep_forever()
             finally:
                 if not over:
-                    self.cancelled_at = trio.current_time()
-                    on_cancel()
-                    for shield, seconds in self._open.items():
-                        shield.deadline = self.cancelled_at + seconds
+                    self.note_cancel()
                     with cancelled:
                         # Bounded by the body, which ends it through `cancelled`.
                         await overrun()  # noqa: ASYNC102

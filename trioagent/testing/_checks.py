@@ -18,7 +18,6 @@ from trioagent._events import (
     ModelCut,
     ModelReplied,
     Reply,
-    ReplyPart,
     RunEnded,
     RunStarted,
     Status,
