@@ -127,4 +127,3 @@ def test_stopped_at_any_step_a_run_tells_the_truth(
 
     steps = sweep_cancels(fresh, stop=stop, check=tells_the_truth)
     assert steps > 10
-

@@ -135,6 +135,16 @@ def test_run_sync_is_run_for_programs_that_are_not_async() -> None:
     assert agent("hello").run_sync("hi").unwrap() == "hello"
 
 
+async def test_an_error_that_the_caller_is_handling_is_none_of_the_runs(
+    autojump_clock: MockClock,
+) -> None:
+    try:
+        raise ValueError("the caller's")
+    except ValueError:
+        outcome = await agent([call("look")], "fine").run("go")
+    assert (outcome.status, outcome.cleanup) == (Status.COMPLETED, ())
+
+
 async def test_run_sync_inside_trio_says_what_to_do() -> None:
     with pytest.raises(RuntimeError, match="await run"):
         agent("hello").run_sync("hi")

@@ -22,12 +22,6 @@ from ._scopes import open_flat_nursery
 from ._state import check_history
 from ._tools import Tool, tool
 
-# Named here and imported when used: `import trioagent` must stay light.
-PROVIDERS = {
-    "local": "trioagent.models.local:LocalModel",
-    "openai": "trioagent.models.openai_chat:OpenAIChat",
-}
-
 
 @dataclass(frozen=True)
 class Agent:
@@ -52,7 +46,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         if isinstance(self.model, str):
-            object.__setattr__(self, "model", find_model(self.model))
+            find = pkgutil.resolve_name("trioagent.models:find_model")
+            object.__setattr__(self, "model", find(self.model))
         elif not hasattr(self.model, "open_reply"):
             raise TypeError(
                 f"Agent(model=…) takes 'provider:model' or a model, not {self.model!r}"
@@ -192,28 +187,3 @@ def _conditions(conditions: Iterable[StopCondition]) -> tuple[StopCondition, ...
         if not callable(condition):
             raise TypeError(f"stop_when takes conditions, not {condition!r}")
     return found
-
-
-def find_model(text: str) -> Model:
-    """The model that `provider:model` names.
-
-    Providers of other packages register themselves as entry points of the group
-    `trioagent.models`. Raises ValueError for a provider that nobody knows.
-    """
-    provider, _, name = text.partition(":")
-    make = PROVIDERS.get(provider)
-    if make is None:
-        from importlib.metadata import entry_points  # slow to import, seldom needed
-
-        others = {e.name: e.value for e in entry_points(group="trioagent.models")}
-        make = others.get(provider)
-        if make is None:
-            known = ", ".join(sorted({*PROVIDERS, *others}))
-            raise ValueError(
-                f"no provider {provider!r} in {text!r}: write provider:model, with one"
-                f" of {known}"
-            )
-    if not name and provider != "local":
-        raise ValueError(f"{text!r} names no model: write {provider}:MODEL")
-    model: Model = pkgutil.resolve_name(make)(*([name] if name else []))
-    return model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,10 +98,7 @@ class Ending:
         return Cause(Status.TIMED_OUT, Stop("deadline", detail), now)
 
     def _host(self, now: float) -> Cause:
-        error = sys.exception()
-        detail = "a scope around the run was cancelled"
-        if isinstance(error, trio.Cancelled) and error.source == "explicit":
-            detail += f": {error.reason}" if error.reason else ""
+        detail = "a scope around the run was cancelled, or an error passed through"
         stop = Stop("host", detail, scope="host", source="host")
         return Cause(Status.INTERRUPTED, stop, now)
 
@@ -112,11 +108,8 @@ class Ending:
         Whoever cancels after this is told that it is too late.
         """
         self.decided = True
-        if self.cause is None and end is None:  # an error passes through the run
-            error = sys.exception()
-            name = type(error).__name__ if error else "unknown"
-            stop = Stop("host", f"{name} passed through", scope="host", source="host")
-            end = RunEnded(Status.INTERRUPTED, stop)
+        if self.cause is None and end is None:
+            self.cause = self._host(trio.current_time())
         if self.cause is not None and not self._done_in_time(end):
             end = RunEnded(self.cause.status, self.cause.stop)
         assert end is not None
@@ -141,14 +134,19 @@ class Ending:
         """The current task is working for the run; if it is stopped, report how."""
         task = trio.lowlevel.current_task()
         self._children[task] = name
+        ended = "failed"
         try:
             yield
+            ended = "finished"
+        except trio.Cancelled:
+            ended = "cancelled"
+            raise
         finally:
             del self._children[task]
             if is_cancelled():
                 self.graces.note_cancel()
             if self.graces.cancelled_at is not None:
-                self.report(name, _how(sys.exception()))
+                self.report(name, ended)
 
     def report(self, name: str, ended: str, where: str = "") -> None:
         """Put a line into the cleanup report."""
@@ -174,12 +172,6 @@ class Ending:
                 late.where,
             )
         return found
-
-
-def _how(error: BaseException | None) -> str:
-    if error is None:
-        return "finished"
-    return "cancelled" if isinstance(error, trio.Cancelled) else "failed"
 
 
 def _where(task: trio.lowlevel.Task) -> str:

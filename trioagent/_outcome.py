@@ -37,7 +37,7 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, turn: Turn, call: ToolCall) -> Self:
         """The report of one call of a turn."""
-        end = turn.end(call)
+        end = turn.ends.get(call.position)
         ended, problem = "interrupted", ""
         match end:
             case ToolEnded(failed=failed, content=content, code=code):
@@ -47,7 +47,7 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
                 ended = "interrupted" if code == "stopped" else "lost"
             case ToolNotRun(problem=problem):
                 ended = "not_run"
-            case None if turn.start(call) is None:
+            case None if call.position not in turn.starts:
                 ended = "not_run"
             case None:
                 pass

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
 import trio
 
-from ._errors import ModelError, ModelTimeout, ModelUnavailable
+from ._errors import ModelAborted, ModelError, ModelTimeout, ModelUnavailable
 from ._events import (
     KeepAlive,
     ModelCut,
@@ -20,7 +18,6 @@ from ._events import (
     ReplyOpened,
     ReplyPart,
     TextDelta,
-    ToolCallDelta,
     Usage,
     UsageReported,
 )
@@ -86,97 +83,68 @@ _SAID = {
 }
 
 
-class Heard:
-    """What has come of a reply so far. If it is cut, this is what is kept."""
-
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
-        self.asked = False  # whether the request may have been sent
-        self.reply: Reply | None = None
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._usage: Usage | None = None
-        self._opened = ReplyOpened()
-
-    def take(self, part: ReplyPart) -> None:
-        """Keep what one part says."""
-        match part:
-            case TextDelta(text=text):
-                self._text.append(text)
-            case ReasoningDelta(text=text):
-                self._reasoning.append(text)
-            case UsageReported(usage=usage):
-                self._usage = usage
-            case ReplyOpened(request_id=request_id, response_id=response_id):
-                self._opened = ReplyOpened(
-                    request_id or self._opened.request_id,
-                    response_id or self._opened.response_id,
-                )
-            case Reply():
-                self.reply = msgspec.structs.replace(
-                    part,
-                    request_id=part.request_id or self._opened.request_id,
-                    response_id=part.response_id or self._opened.response_id,
-                )
-            case KeepAlive() | ToolCallDelta():
-                pass
-
-    def cut(self, error: BaseException | None) -> ModelCut:
-        """The end of a request that got no whole reply."""
-        known = error if isinstance(error, ModelError) else None
-        code = known.code if known else "llm_aborted"
-        usage = self._usage or (known.usage if known else None)
-        billed = known.billed if known else "unknown"
-        if not self.asked:
-            usage, billed = Usage(input_tokens=0, output_tokens=0), "known"
-        return ModelCut(
-            turn=self.turn,
-            code=code,
-            text="".join(self._text),
-            reasoning="".join(self._reasoning),
-            usage=usage or Usage(),
-            billed=billed,
-            request_id=self._opened.request_id or (known.request_id if known else ""),
-            response_id=self._opened.response_id
-            or (known.response_id if known else ""),
-        )
-
-
 async def read_reply(run: Run, request: ModelRequest) -> Reply:
     """Ask, and show the pieces as they come. Every way out is recorded.
 
     Raises `ModelError`; with it, or with a cancel, the connection is closed and what
     has come so far stands in a `ModelCut`.
     """
-    heard = Heard(request.turn)
+    heard: list[ReplyPart] = []
+    asked = whole = False
+    failure: ModelError = ModelAborted("")
     try:
         await end_if_cancelled()
-        heard.asked = True
+        asked = True
         clocks = Clocks(run)
         with run.child("reply"), clocks.reply, clocks.first_token, clocks.silence:
             await _listen(run, request, clocks, heard)
+        if heard and isinstance(heard[-1], Reply):
+            whole = True
+            return heard[-1]
         clocks.check()
-        if heard.reply is None:
-            raise ModelUnavailable(
-                "the stream ended before the reply did", kind="incomplete_stream"
-            )
-        return heard.reply
+        raise ModelUnavailable("the stream ended too soon", kind="incomplete_stream")
+    except ModelError as error:
+        failure = error
+        raise
     finally:
-        if heard.reply is None:
+        if not whole:
             # `record` brings its own bounded shield.
-            await run.record(heard.cut(sys.exception()))  # noqa: ASYNC102
+            cut = _cut(request.turn, heard, asked, failure)
+            await run.record(cut)  # noqa: ASYNC102
 
 
 async def _listen(
-    run: Run, request: ModelRequest, clocks: Clocks, heard: Heard
+    run: Run, request: ModelRequest, clocks: Clocks, heard: list[ReplyPart]
 ) -> None:
     async with run.plan.model.open_reply(request) as parts:
         async for part in parts:
             clocks.hear(part)
-            heard.take(part)
+            if not isinstance(part, KeepAlive):
+                heard.append(part)
             if isinstance(part, UsageReported):
                 run.watch_budget(part.usage)
             if isinstance(part, (Reply, KeepAlive)) or run.publish_nowait(part):
                 continue
             with clocks.standing_still():
                 await run.publish(part)
+
+
+def _cut(turn: int, heard: list[ReplyPart], asked: bool, known: ModelError) -> ModelCut:
+    """What is kept of a request whose reply did not come whole, or came too late."""
+    spoke = [p for p in heard if isinstance(p, UsageReported | Reply)]
+    usage, billed = (spoke[-1].usage if spoke else known.usage), known.billed
+    if not asked:
+        usage = Usage(input_tokens=0, output_tokens=0)
+    if not asked or (spoke and isinstance(spoke[-1], Reply)):
+        billed = "known"
+    ids = [*(p for p in heard if isinstance(p, ReplyOpened | Reply)), known]
+    return ModelCut(
+        turn=turn,
+        code=known.code,
+        text="".join(p.text for p in heard if isinstance(p, TextDelta)),
+        reasoning="".join(p.text for p in heard if isinstance(p, ReasoningDelta)),
+        usage=usage,
+        billed=billed,
+        request_id=next((i.request_id for i in ids if i.request_id), ""),
+        response_id=next((i.response_id for i in ids if i.response_id), ""),
+    )

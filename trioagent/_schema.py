@@ -54,7 +54,7 @@ def _default(param: inspect.Parameter) -> Any:
     if param.default is param.empty:
         return msgspec.NODEFAULT
     if isinstance(param.default, (list, dict, set)):
-        return msgspec.field(default_factory=param.default.copy)
+        return msgspec.field(default_factory=param.default.copy().copy)
     return param.default
 
 
@@ -71,28 +71,22 @@ def schema_of(kind: Any) -> dict[str, Any]:
     return {**schema, "$defs": parts} if parts else schema
 
 
-def as_object(kind: Any, name: str) -> tuple[Any, bool]:
-    """A type whose JSON is an object, as providers ask, and if it wraps `kind`.
-
-    What is no object is put into the field `answer` of one.
-    """
-    schema = schema_of(kind)
-    if schema.get("type") == "object" or "$ref" in schema:
-        return kind, False
-    return msgspec.defstruct(name, [("answer", kind)], forbid_unknown_fields=True), True
-
-
 class AnswerType:
     """What a final answer must be: it tells the model, and reads what comes."""
 
     def __init__(self, kind: Any) -> None:
-        self.kind = kind
-        name = getattr(kind, "__name__", "Answer")
         try:
-            self._object, self._wrapped = as_object(kind, "Answer")
-            self.spec = OutputSpec(name=name, schema=schema_of(self._object))
+            schema = schema_of(kind)
+            # Providers ask for an object: anything else goes into a field of one.
+            self._wrapped = schema.get("type") != "object" and "$ref" not in schema
+            if self._wrapped:
+                fields = [("answer", kind)]
+                kind = msgspec.defstruct("Answer", fields, forbid_unknown_fields=True)
+                schema = schema_of(kind)
         except TypeError as error:
             raise TypeError(f"Agent(output=…): {error}") from None
+        self._object = kind
+        self.spec = OutputSpec(name=kind.__name__, schema=schema)
 
     def read(self, text: str) -> Any:
         """The answer in `text`; raises ValueError, in words for the model, if not."""

@@ -81,15 +81,15 @@ UNKNOWN_EFFECT = (
 class Turn:
     """One round: a reply, and what became of the calls it asked for."""
 
-    __slots__ = ("_ends", "_starts", "rejected", "reply")
+    __slots__ = ("ends", "rejected", "reply", "starts")
 
     def __init__(self, reply: Reply, rejected: str = "") -> None:
         self.reply = reply
         self.rejected = rejected  # why this answer was not accepted
-        self._starts: dict[int, ToolStarted] = {}
-        # Invariant: what is in _ends is final. A ToolLost is in there and its effect
+        self.starts: dict[int, ToolStarted] = {}
+        # Invariant: what is in `ends` is final. A ToolLost is in there and its effect
         # still counts as uncertain, for the call is over and the effect is not.
-        self._ends: dict[int, ToolEnded | ToolLost | ToolNotRun] = {}
+        self.ends: dict[int, ToolEnded | ToolLost | ToolNotRun] = {}
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -106,17 +106,9 @@ class Turn:
         """What the model is told of each call, in the order of the calls."""
         return tuple(self._told(call) for call in self.tool_calls)
 
-    def start(self, call: ToolCall) -> ToolStarted | None:
-        """The start of a call, if it has begun."""
-        return self._starts.get(call.position)
-
-    def end(self, call: ToolCall) -> ToolEnded | ToolLost | ToolNotRun | None:
-        """The end of a call, if there was one."""
-        return self._ends.get(call.position)
-
     def effect_status(self, call: ToolCall) -> EffectStatus:
         """What is certain about the effect of a call."""
-        start, end = self.start(call), self.end(call)
+        start, end = self.starts.get(call.position), self.ends.get(call.position)
         if isinstance(end, ToolEnded):
             return end.effect_status
         if start is None or isinstance(end, ToolNotRun):
@@ -126,7 +118,7 @@ class Turn:
         return EffectStatus.UNCERTAIN
 
     def _told(self, call: ToolCall) -> ToolResult:
-        match self.end(call):
+        match self.ends.get(call.position):
             case ToolEnded(content=content, failed=failed):
                 return ToolResult(call.name, content, call.id, failed)
             case ToolNotRun(problem=problem):
@@ -178,7 +170,8 @@ class RunState:
         self.bad_calls = 0  # unknown or unusable calls in a row
         self.bad_answers = 0  # answers not accepted, in a row
         self.pauses = 0  # pauses of the model in a row
-        self._messages: list[Message] = []
+        # What the next request sends. It grows: read it, do not keep it.
+        self.messages: list[Message] = []
         self._told = 0  # turns whose results are among the messages
         self._open: dict[tuple[int, int], ToolStarted] = {}
 
@@ -219,11 +212,6 @@ class RunState:
         return self.turns[-1].finish_reason if self.turns else None
 
     @property
-    def messages(self) -> list[Message]:
-        """The conversation that the next request sends. It grows: do not keep it."""
-        return self._messages
-
-    @property
     def uncertain(self) -> tuple[ToolCall, ...]:
         """The calls whose effect may or may not have happened."""
         return tuple(
@@ -252,7 +240,7 @@ class RunState:
         """
         pending = [r for turn in self.turns[self._told :] for r in turn.results]
         cut = (Reply(text=self.cut.text, finish_reason="error"),) if self.cut else ()
-        return (*self._messages, *pending, *(reply for reply in cut if reply.text))
+        return (*self.messages, *pending, *(reply for reply in cut if reply.text))
 
     def _place(self, call: ToolCall) -> Turn:
         try:
@@ -266,22 +254,22 @@ class RunState:
 
     def _run_started(self, event: RunStarted) -> None:
         self.started = event
-        self._messages.extend(event.messages)
+        self.messages.extend(event.messages)
 
     def _model_asked(self, event: ModelAsked) -> None:
         if event.turn != len(self.turns) + 1:
             raise ImpossibleEvent(f"turn {event.turn} after {len(self.turns)}")
         for turn in self.turns[self._told :]:
-            self._messages.extend(turn.results)
+            self.messages.extend(turn.results)
             if turn.rejected:
-                self._messages.append(UserMessage(turn.rejected))
+                self.messages.append(UserMessage(turn.rejected))
         self._told = len(self.turns)
         self.cut = None
 
     def _model_replied(self, event: ModelReplied) -> None:
         reply = event.reply
         self.turns.append(Turn(reply, event.rejected))
-        self._messages.append(reply)
+        self.messages.append(reply)
         self.tool_calls.extend(reply.tool_calls)
         self._spend(reply.usage, reply.usage.total_tokens is not None)
         if reply.is_final and not event.rejected:
@@ -301,18 +289,18 @@ class RunState:
 
     def _tool_started(self, event: ToolStarted) -> None:
         turn, call = self._place(event.call), event.call
-        if turn.start(call) or turn.end(call):
+        if call.position in turn.starts or call.position in turn.ends:
             raise ImpossibleEvent(f"{call.name} at {call.place} began twice")
-        turn._starts[call.position] = event  # noqa: SLF001 - the fold owns its turns
+        turn.starts[call.position] = event
         self._open[call.place] = event
         self.bad_calls = 0
 
     def _tool_over(self, event: ToolEnded | ToolLost | ToolNotRun) -> None:
         turn, call = self._place(event.call), event.call
         begun = call.place in self._open
-        if turn.end(call) or not (begun or isinstance(event, ToolNotRun)):
+        if call.position in turn.ends or not (begun or isinstance(event, ToolNotRun)):
             raise ImpossibleEvent(f"{call.name} at {call.place} ended out of turn")
-        turn._ends[call.position] = event  # noqa: SLF001 - the fold owns its turns
+        turn.ends[call.position] = event
         if isinstance(event, ToolNotRun):
             self.bad_calls += event.code in BAD_CALL
         if not isinstance(event, ToolLost):

@@ -41,7 +41,7 @@ class Hang:
         object.__setattr__(self, "reached", trio.Event())
 
 
-Piece = ReplyPart | Pause | Hang | ModelError | str
+Piece = ReplyPart | ToolCall | Pause | Hang | ModelError | str
 Step = Piece | Sequence[Piece] | Callable[[ModelRequest], Any]
 
 
@@ -64,9 +64,7 @@ class ScriptedModel:
     are left over.
     """
 
-    def __init__(
-        self, steps: Sequence[Step | ToolCall], *, seconds: float = 0.0
-    ) -> None:
+    def __init__(self, steps: Sequence[Step], *, seconds: float = 0.0) -> None:
         self.name = "scripted:model"
         self.requests: list[ModelRequest] = []
         self.closed = 0  # replies that are over, in whatever way
@@ -95,7 +93,8 @@ class ScriptedModel:
         self, step: Any, request: ModelRequest
     ) -> AsyncGenerator[ReplyPart]:
         await trio.sleep(self._seconds)
-        yield ReplyOpened(request_id=f"req_{len(self.requests)}")
+        request_id = f"req_{len(self.requests)}"
+        yield ReplyOpened(request_id=request_id)
         for piece in _pieces(step(request) if callable(step) else step):
             match piece:
                 case Pause(seconds):
@@ -105,6 +104,9 @@ class ScriptedModel:
                     await trio.sleep_forever()
                 case ModelError():
                     raise piece
+                case Reply(request_id=""):
+                    await trio.lowlevel.checkpoint()
+                    yield msgspec.structs.replace(piece, request_id=request_id)
                 case _:
                     await trio.lowlevel.checkpoint()
                     yield piece

@@ -1,0 +1,102 @@
+"""What trioagent adds to trio."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trioagent._scopes import GracePeriods, end_if_cancelled, open_flat_nursery
+
+
+async def nothing() -> None:
+    await trio.sleep_forever()
+
+
+async def test_work_in_a_shield_is_cut_when_its_grace_is_over(
+    autojump_clock: MockClock,
+) -> None:
+    done: list[str] = []
+    noted: list[float] = []
+    graces = GracePeriods(lambda: noted.append(trio.current_time()))
+    with trio.move_on_after(1) as enclosing:
+        async with graces.watch(nothing):
+            with graces.shield(5):
+                await trio.sleep(3)
+                done.append("inside")
+            with graces.shield(5):
+                await trio.sleep(4)
+                done.append("from now on")
+            with graces.shield(2) as cut:
+                await trio.sleep(3)
+                done.append("too long")
+            assert cut.cancelled_caught
+            await trio.lowlevel.checkpoint()
+            done.append("after")
+    assert done == ["inside", "from now on"]
+    assert enclosing.cancelled_caught
+    assert noted == [1]
+    assert trio.current_time() == 3 + 4 + 2
+
+
+async def test_without_a_cancel_a_shield_has_no_end(autojump_clock: MockClock) -> None:
+    graces = GracePeriods(lambda: pytest.fail("there was no cancel"))
+    async with graces.watch(nothing):
+        with graces.shield(1):
+            await trio.sleep(100)
+    assert trio.current_time() == 100
+
+
+async def test_outside_the_watch_a_shield_is_bounded_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    with GracePeriods(lambda: None).shield(2) as scope:
+        await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert trio.current_time() == 2
+
+
+async def test_a_deadline_that_has_just_passed_counts_at_once() -> None:
+    with trio.CancelScope() as scope:
+        scope.deadline = trio.current_time()
+        await trio.lowlevel.checkpoint_if_cancelled()  # trio has not noticed
+        await end_if_cancelled()
+        pytest.fail("it went on")
+    await end_if_cancelled()
+
+
+async def fail(error: BaseException) -> None:
+    raise error
+
+
+async def test_one_error_leaves_as_itself() -> None:
+    with pytest.raises(KeyError) as info:
+        async with open_flat_nursery() as nursery:
+            nursery.start_soon(fail, KeyError("one"))
+            await trio.sleep_forever()
+    assert not isinstance(info.value.__context__, BaseExceptionGroup)
+
+
+async def test_of_two_errors_one_leaves_and_names_the_other() -> None:
+    with pytest.raises((KeyError, ValueError)) as info:
+        async with open_flat_nursery() as nursery:
+            nursery.start_soon(fail, ValueError("a"))
+            nursery.start_soon(fail, KeyError("b"))
+    (note,) = info.value.__notes__
+    assert ("KeyError" in note) != isinstance(info.value, KeyError)
+
+
+async def test_ctrl_c_goes_before_errors_however_deep_it_is() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        async with open_flat_nursery() as nursery:
+            inner = BaseExceptionGroup("", [ValueError("b"), KeyboardInterrupt()])
+            nursery.start_soon(fail, ValueError("a"))
+            nursery.start_soon(fail, inner)
+
+
+async def test_a_cancel_is_no_error() -> None:
+    with trio.CancelScope() as scope:
+        async with open_flat_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
+    assert scope.cancelled_caught
