@@ -247,7 +247,7 @@ async def test_a_token_limit_caps_the_next_request(autojump_clock: MockClock) ->
 def test_limits_are_finite_and_above_zero(name: str, bad: float) -> None:
     # Rule 115
     with pytest.raises((ValueError, TypeError), match=f"Limits.{name}"):
-        Limits(**{name: bad})
+        Limits(**{name: bad})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", ["30", None, True])

@@ -8,7 +8,7 @@ they are named in the past tense. What is kept only grows: new fields get defaul
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -164,10 +164,10 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     where: str = ""  # where it stood when its grace was over
 
 
-class Event(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Something that happened. `at` is in active seconds since the run began."""
+class Event(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
+    """Something that happened."""
 
-    kept: ClassVar[bool] = True
+    at: float = 0.0  # active seconds since the run began
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
@@ -178,7 +178,6 @@ class RunStarted(Event, frozen=True, kw_only=True):
     model: str = ""
     instructions: str = ""
     messages: tuple[Message, ...] = ()  # the history, then the prompt
-    at: float = 0.0
     created: str = ""  # wall clock, ISO 8601, UTC
 
 
@@ -186,7 +185,6 @@ class ModelAsked(Event, frozen=True):
     """A request is about to be sent."""
 
     turn: int
-    at: float = 0.0
 
 
 class ModelReplied(Event, frozen=True):
@@ -194,7 +192,6 @@ class ModelReplied(Event, frozen=True):
 
     reply: Reply
     rejected: str = ""  # why a final answer was not accepted; the model is told
-    at: float = 0.0
 
 
 class ModelCut(Event, frozen=True, kw_only=True):
@@ -208,7 +205,6 @@ class ModelCut(Event, frozen=True, kw_only=True):
     billed: str = "unknown"  # or known: then `usage` is all of it
     request_id: str = ""
     response_id: str = ""
-    at: float = 0.0
 
 
 class ToolStarted(Event, frozen=True):
@@ -217,7 +213,6 @@ class ToolStarted(Event, frozen=True):
     call: ToolCall
     effect: Effect
     tool: str = ""  # the tool that runs, where it is a fallback of the one called
-    at: float = 0.0
 
 
 class ToolEnded(Event, frozen=True, kw_only=True):
@@ -229,7 +224,6 @@ class ToolEnded(Event, frozen=True, kw_only=True):
     effect_status: EffectStatus = EffectStatus.NONE
     code: str = ""  # why it failed: tool_error, timeout
     late: bool = False  # it returned after a stop or after its own limit
-    at: float = 0.0
 
 
 class ToolLost(Event, frozen=True, kw_only=True):
@@ -238,7 +232,6 @@ class ToolLost(Event, frozen=True, kw_only=True):
     call: ToolCall
     problem: str
     code: str = ""
-    at: float = 0.0
 
 
 class ToolNotRun(Event, frozen=True, kw_only=True):
@@ -247,7 +240,6 @@ class ToolNotRun(Event, frozen=True, kw_only=True):
     call: ToolCall
     problem: str
     code: str  # unknown_tool, bad_arguments, cut, budget, stopped
-    at: float = 0.0
 
 
 class RunEnded(Event, frozen=True):
@@ -258,7 +250,6 @@ class RunEnded(Event, frozen=True):
     output: str | None = None
     reached: tuple[str, ...] = ()  # limits that a final answer reached as well
     cleanup: tuple[Child, ...] = ()
-    at: float = 0.0
 
 
 # Shown while a reply comes in, never kept: `ModelReplied` or `ModelCut` has it all.
@@ -267,7 +258,6 @@ class RunEnded(Event, frozen=True):
 class ReplyOpened(Event, frozen=True):
     """The provider has begun to answer."""
 
-    kept: ClassVar[bool] = False
     request_id: str = ""
     response_id: str = ""
 
@@ -275,21 +265,18 @@ class ReplyOpened(Event, frozen=True):
 class TextDelta(Event, frozen=True):
     """A piece of visible text."""
 
-    kept: ClassVar[bool] = False
     text: str
 
 
 class ReasoningDelta(Event, frozen=True):
     """A piece of visible reasoning."""
 
-    kept: ClassVar[bool] = False
     text: str
 
 
 class ToolCallDelta(Event, frozen=True):
     """A piece of a tool call; `arguments` is a fragment of JSON text."""
 
-    kept: ClassVar[bool] = False
     position: int
     name: str = ""
     arguments: str = ""
@@ -298,20 +285,16 @@ class ToolCallDelta(Event, frozen=True):
 class UsageReported(Event, frozen=True):
     """The provider said what the reply has cost so far. The last one counts."""
 
-    kept: ClassVar[bool] = False
     usage: Usage
 
 
 class KeepAlive(Event, frozen=True):
     """Bytes came that carry nothing: the connection lives. Not shown to readers."""
 
-    kept: ClassVar[bool] = False
-
 
 class CleanupOverrun(Event, frozen=True, kw_only=True):
     """A task holds the run open beyond its grace; trio cannot break it."""
 
-    kept: ClassVar[bool] = False
     name: str
     where: str  # file:line function
     seconds: float  # since the stop

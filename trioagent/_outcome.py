@@ -106,7 +106,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             status=end.status,
             stop=end.stop,
             output=end.output if output is None else output,
-            text=_text(state),
+            text=state.text,
             usage=state.usage,
             billed="unknown" if asking else state.billed,
             turns=len(state.turns),
@@ -118,9 +118,3 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             reached=end.reached,
             history=state.history(),
         )
-
-
-def _text(state: RunState) -> str:
-    if state.cut:
-        return state.cut.text
-    return state.turns[-1].reply.text if state.turns else ""

@@ -47,11 +47,13 @@ class Clocks:
             relative_deadline=self._limits["first_token"]
         )
         self.silence = trio.CancelScope()
+        self._waiting = True  # for the first content
 
     def hear(self, part: ReplyPart) -> None:
         """Something came: the silence is over, and with content the wait as well."""
         self.silence.deadline = trio.current_time() + self._limits["silence"]
-        if not isinstance(part, (ReplyOpened, KeepAlive, UsageReported)):
+        if self._waiting and not isinstance(part, _NO_CONTENT):
+            self._waiting = False
             self.first_token.deadline = math.inf
 
     @contextmanager
@@ -76,6 +78,7 @@ class Clocks:
                 )
 
 
+_NO_CONTENT = (ReplyOpened, KeepAlive, UsageReported)
 _SAID = {
     "reply": "the model did not finish its reply",
     "first_token": "the model said nothing",

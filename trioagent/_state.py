@@ -212,6 +212,13 @@ class RunState:
         return self.turns[-1].finish_reason if self.turns else None
 
     @property
+    def text(self) -> str:
+        """The text of the last reply, as far as it came."""
+        if self.cut or not self.turns:
+            return self.cut.text if self.cut else ""
+        return self.turns[-1].reply.text
+
+    @property
     def uncertain(self) -> tuple[ToolCall, ...]:
         """The calls whose effect may or may not have happened."""
         return tuple(
