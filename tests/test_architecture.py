@@ -95,7 +95,7 @@ def test_the_words_know_no_trio(name: str) -> None:
     ("library", "files"),
     [
         ("httpx", {"models/_http.py"}),
-        ("rich", {"observe/console.py", "cli/run.py", "cli/demo.py"}),
+        ("rich", {"observe/console.py"}),
         ("sqlite3", set()),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from trioagent import (
@@ -670,6 +671,68 @@ async def test_the_first_cause_wins_though_a_later_one_reaches_further(
             host.cancel()
             await trio.sleep_forever()
     assert run.outcome.stop == Stop("user", "me", "run", "user")
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_each_child_that_is_stopped_is_reported(
+    autojump_clock: MockClock, seed: int
+) -> None:
+    # Whoever wakes first: trio takes the tasks of one tick in any order.
+    async with agent([call("look"), call("pay")]).open("go") as run:
+        await trio.sleep(1)
+        run.cancel()
+    reported = sorted((c.name, c.ended, c.seconds) for c in run.outcome.cleanup)
+    assert reported == [("tool look", "cancelled", 0), ("tool pay", "cancelled", 0)]
+
+
+class ModelWithConnections(ScriptedModel):
+    """Closes for a second, and can be cancelled while it does."""
+
+    async def __aenter__(self) -> ModelWithConnections:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_models_connections_close_before_the_end(
+    autojump_clock: MockClock,
+) -> None:
+    a = Agent(ModelWithConnections([["a", Hang()]]))
+    async with a.open("go") as run:
+        await trio.sleep(1)
+        run.cancel()
+    names = [(c.name, c.seconds) for c in run.outcome.cleanup]
+    assert names == [("reply", 0), ("model scripted:model", 1)]
+    assert trio.current_time() == 2
+
+
+@pytest.mark.parametrize("who", ["deadline", "host", "user"])
+async def test_an_answer_that_is_there_is_not_lost_to_a_later_deadline(
+    autojump_clock: MockClock, who: str
+) -> None:
+    # B30: the answer came at 1 s; the stop hits while the connections close.
+    a = Agent(
+        ModelWithConnections([[Pause(1), Reply(text="done")]]),
+        limits=Limits(seconds=1.5) if who == "deadline" else Limits(),
+    )
+    with trio.CancelScope() as host:
+        async with a.open("go") as run:
+            await trio.sleep(1.5)
+            accepted = run.cancel("me") if who == "user" else None
+            if who == "host":
+                host.cancel()
+            async for _ in run:
+                pass
+    if who == "user":
+        assert accepted
+        assert run.outcome.status is Status.CANCELLED
+        assert run.outcome.text == "done"
+    else:
+        assert run.outcome.unwrap() == "done"
 
 
 # From outside

@@ -133,6 +133,7 @@ class Ending:
     def child(self, name: str) -> Iterator[None]:
         """The current task is working for the run; if it is stopped, report how."""
         task = trio.lowlevel.current_task()
+        outer = self._children.get(task)
         self._children[task] = name
         ended = "failed"
         try:
@@ -143,6 +144,8 @@ class Ending:
             raise
         finally:
             del self._children[task]
+            if outer:
+                self._children[task] = outer
             if is_cancelled():
                 self.graces.note_cancel()
             if self.graces.cancelled_at is not None:

@@ -6,11 +6,10 @@ The loop is at the top of this file, and it is the whole of the loop.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import trio
@@ -60,13 +59,13 @@ async def drive(run: Run) -> None:
                 end = await take_turns(run)
     finally:
         # `record` brings its own bounded shield.
-        await run.record(run.ending.verdict(end))  # noqa: ASYNC102
+        await run.record(run.verdict(end))  # noqa: ASYNC102
 
 
 async def take_turns(run: Run) -> RunEnded:
     """Limits and stop conditions are looked at between turns, every turn."""
     try:
-        async with run.plan.connections():
+        async with run.connections():
             while not (end := run.reason_to_end()):
                 reply = await ask_model(run)
                 await call_tools(run, reply.tool_calls)
@@ -120,12 +119,6 @@ class Plan:
     answer: AnswerType | None
     store: Store | None
     price: Price | None
-
-    def connections(self) -> AbstractAsyncContextManager[Any]:
-        """What the model keeps open for a run; it is closed before the run's end."""
-        if isinstance(self.model, AbstractAsyncContextManager):
-            return self.model
-        return nullcontext()
 
 
 class Run:
@@ -228,6 +221,22 @@ class Run:
     def watched(self) -> AbstractAsyncContextManager[None]:
         """The part of the run that can be stopped, and whose stopping is reported."""
         return self.ending.graces.watch(self._tell_overruns)
+
+    @asynccontextmanager
+    async def connections(self) -> AsyncGenerator[None]:
+        """What the model keeps open for a run; it is closed before the run's end."""
+        if isinstance(self.plan.model, AbstractAsyncContextManager):
+            with self.child(f"model {self.plan.model.name}"):
+                async with self.plan.model:
+                    yield
+        else:
+            yield
+
+    def verdict(self, end: RunEnded | None) -> RunEnded:
+        """How the run has ended. A final answer counts, whatever cut its way out."""
+        if end is None and self.state.answer is not None:
+            end = self.reason_to_end()
+        return self.ending.verdict(end)
 
     async def _tell_overruns(self) -> None:
         while True:
