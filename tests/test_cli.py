@@ -38,6 +38,7 @@ AGENTS = '''
 import sys
 import trio
 from trioagent import Agent, Limits, ModelRefused, Reply, TextDelta, Usage, tool
+from trioagent import max_cost
 from trioagent.testing import BlockingModel, Hang, Pause, ScriptedModel, call
 
 @tool(effect="read")
@@ -69,6 +70,7 @@ reads = Agent(ScriptedModel([call("slow_read"), "Done."]), tools=[slow_read])
 pays = Agent(ScriptedModel([call("pay"), "Paid."]), tools=[pay])
 breaks = Agent(ScriptedModel([call("failing"), "It may have failed."]), tools=[failing])
 refused = Agent(ScriptedModel([ModelRefused("no such key")]))
+unpriced = Agent(ScriptedModel([]), stop_when=[max_cost(1)])
 echo = Agent(ScriptedModel([lambda r: f"{r.instructions}|{r.messages[-1].text}"]))
 asks = Agent(ScriptedModel([lambda r: " ".join(t.name for t in r.tools)]))
 endless = Agent(ScriptedModel([["x" * 5000] * 200 + [Hang()]]))
@@ -366,6 +368,7 @@ def test_a_reader_that_left_ends_the_run(start: Start) -> None:
             ["run", "hi", "-a", "agents:number"],
             "--agent agents:number: that is no Agent",
         ),
+        (["run", "hi", "-a", "agents:unpriced"], "cannot run: max_cost cannot be kept"),
         (["run", "hi", "-a", "agents:hello", "-T", "agents:x"], "--tools agents:x"),
         (["run", "hi", "-a", "agents:hello", "-T", "agents:number"], "--tools"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from typing import Any
 
@@ -22,6 +23,7 @@ from trioagent import (
     ModelCut,
     ModelRefused,
     ModelReplied,
+    ModelRequest,
     ModelUnavailable,
     Reply,
     Run,
@@ -733,6 +735,43 @@ async def test_an_answer_that_is_there_is_not_lost_to_a_later_deadline(
         assert run.outcome.text == "done"
     else:
         assert run.outcome.unwrap() == "done"
+
+
+async def test_ten_thousand_races_have_one_end_each(autojump_clock: MockClock) -> None:
+    # B30: user stop, deadline, last result and answer meet at whole seconds.
+    races = random.Random(30)
+    store = MemoryStore()
+    a = agent(*[_race_step] * 20_000, store=store)
+
+    async def race(limit: float, stop_at: float) -> None:
+        accepted = False
+        with trio.CancelScope() as reader:
+            async with a.open("go", limits=Limits(seconds=limit)) as run:
+                await trio.sleep(stop_at)
+                accepted = run.cancel("me")
+                async for _ in run:
+                    pass
+        assert not reader.cancelled_caught
+        events, outcome = store.runs.pop(run.id), run.outcome
+        ends = [e for e in events if isinstance(e, RunEnded)]
+        assert ends == events[-1:]
+        assert outcome.status == ends[0].status
+        assert (outcome.status is Status.CANCELLED) == accepted
+        statuses.add(outcome.status)
+
+    statuses: set[Status] = set()
+    for _ in range(20):
+        async with trio.open_nursery() as nursery:
+            for _ in range(500):
+                limit, stop_at = races.choice([1, 2, 3, 9]), races.choice([0, 1, 2, 3])
+                nursery.start_soon(race, limit, stop_at)
+    assert statuses == {Status.CANCELLED, Status.TIMED_OUT, Status.COMPLETED}
+
+
+def _race_step(request: ModelRequest) -> Any:
+    if request.turn == 1:
+        return call("look", seconds=1)
+    return [Pause(1), Reply(text="done")]
 
 
 # From outside

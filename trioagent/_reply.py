@@ -21,6 +21,7 @@ from ._events import (
     Usage,
     UsageReported,
 )
+from ._limits import Limits
 from ._ports import ModelRequest
 from ._scopes import end_if_cancelled
 
@@ -29,56 +30,52 @@ if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
 
 
 class Clocks:
-    """Three scopes around one request, outermost first: reply, first token, silence.
+    """Three clocks around one request, in one scope: reply, first token, silence.
 
     They measure the provider: while a slow reader holds us up, they stand still.
     Silence begins to count with the first byte, for until then it is the first token
-    that we wait for.
+    that we wait for. Where two run out at once the outer one is named.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._limits = {
-            "reply": run.limits.reply_seconds,
-            "first_token": run.limits.first_token_seconds,
-            "silence": run.limits.silence_seconds,
+    def __init__(self, limits: Limits) -> None:
+        self.scope = trio.CancelScope()
+        self._limits = limits
+        now = trio.current_time()
+        self._ends = {
+            "reply": now + limits.reply_seconds,
+            "first_token": now + limits.first_token_seconds,
+            "silence": math.inf,
         }
-        self.reply = trio.CancelScope(relative_deadline=self._limits["reply"])
-        self.first_token = trio.CancelScope(
-            relative_deadline=self._limits["first_token"]
-        )
-        self.silence = trio.CancelScope()
-        self._waiting = True  # for the first content
+        self.scope.deadline = min(self._ends.values())
 
     def hear(self, part: ReplyPart) -> None:
         """Something came: the silence is over, and with content the wait as well."""
-        self.silence.deadline = trio.current_time() + self._limits["silence"]
-        if self._waiting and not isinstance(part, _NO_CONTENT):
-            self._waiting = False
-            self.first_token.deadline = math.inf
+        self._ends["silence"] = trio.current_time() + self._limits.silence_seconds
+        if not isinstance(part, (ReplyOpened, KeepAlive, UsageReported)):
+            self._ends["first_token"] = math.inf
+        self.scope.deadline = min(self._ends.values())
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """While the body runs nobody reads from the provider, and no clock goes."""
         then = trio.current_time()
-        clocks = (self.reply, self.first_token, self.silence)
-        deadlines = [clock.deadline for clock in clocks]
-        for clock in clocks:
-            clock.deadline = math.inf
+        self.scope.deadline = math.inf
         yield
-        for clock, deadline in zip(clocks, deadlines, strict=True):
-            clock.deadline = deadline + trio.current_time() - then
+        for name in self._ends:
+            self._ends[name] += trio.current_time() - then
+        self.scope.deadline = min(self._ends.values())
 
     def check(self) -> None:
         """Raise `ModelTimeout`, naming the limit, if one of the clocks ran out."""
-        for name, seconds in self._limits.items():
-            if getattr(self, name).cancelled_caught:
-                raise ModelTimeout(
-                    f"{_SAID[name]} within {seconds:g} s (Limits.{name}_seconds)",
-                    scope=name,
-                )
+        if self.scope.cancelled_caught:
+            name = next(
+                n for n, end in self._ends.items() if end <= self.scope.deadline
+            )
+            seconds = getattr(self._limits, f"{name}_seconds")
+            said = f"{_SAID[name]} within {seconds:g} s (Limits.{name}_seconds)"
+            raise ModelTimeout(said, scope=name)
 
 
-_NO_CONTENT = (ReplyOpened, KeepAlive, UsageReported)
 _SAID = {
     "reply": "the model did not finish its reply",
     "first_token": "the model said nothing",
@@ -98,8 +95,8 @@ async def read_reply(run: Run, request: ModelRequest) -> Reply:
     try:
         await end_if_cancelled()
         asked = True
-        clocks = Clocks(run)
-        with run.child("reply"), clocks.reply, clocks.first_token, clocks.silence:
+        clocks = Clocks(run.limits)
+        with run.child("reply"), clocks.scope:
             await _listen(run, request, clocks, heard)
         if heard and isinstance(heard[-1], Reply):
             whole = True

@@ -9,7 +9,13 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import Any
 
@@ -163,10 +169,9 @@ class _Session:
 
     async def carry(self, agent: Agent, prompt: str) -> Outcome:
         """Run to the end; the outcome is there when all text has been taken as well."""
+        opened = agent.open(prompt, limits=self._limits, stop_when=self._stop_when)
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async with agent.open(
-                prompt, limits=self._limits, stop_when=self._stop_when
-            ) as run:
+            async with _checked(opened) as run:
                 view = self._view(run)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._obey, signals, run, view)
@@ -224,6 +229,17 @@ class _Session:
                     await _to_thread(_write_all, self._stdout, b"\n")
             except OSError:  # nobody reads any more, so nobody waits for the answer
                 run.cancel("stdout was closed")
+
+
+@asynccontextmanager
+async def _checked(opened: AbstractAsyncContextManager[Run]) -> AsyncIterator[Run]:
+    """Enter a run. What an agent says about itself before it starts is bad usage."""
+    async with AsyncExitStack() as stack:
+        try:
+            run = await stack.enter_async_context(opened)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the agent cannot run: {error}") from error
+        yield run
 
 
 async def _animate(view: LiveView) -> None:
