@@ -35,9 +35,8 @@ async def main() -> None:
             if isinstance(event, ToolStarted):
                 print(f"{event.call.name} has begun")
     outcome = run.outcome
-    print(
-        f"{outcome.status}: {outcome.stop_reason} ({outcome.stop and outcome.stop.detail})"
-    )
+    assert outcome.stop is not None
+    print(f"{outcome.status}: {outcome.stop} ({outcome.stop.detail})")
     for report in outcome.tools:
         print(f"  {report.name:8} {report.ended:12} effect {report.effect_status}")
     for child in outcome.cleanup:

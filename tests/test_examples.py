@@ -16,7 +16,15 @@ PROGRAMS = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem != "__in
 def test_an_example_runs_without_a_key(path: Path) -> None:
     command = [sys.executable, "-m", f"examples.{path.stem}"]
     if path.stem.startswith("pytest_"):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(path),
+        ]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -201,7 +201,8 @@ async def test_a_stop_reaches_each_wait_of_a_model_call(answer: Answer) -> None:
     # B61, B55: and each time there is the same kind of end.
     async with served(answer) as (server, model):
         async with Agent(model, tools=[pay]).open("go") as run:
-            await wait_for_request(server)
+            with trio.fail_after(2):
+                await server.wait_for_requests(1)
             if answer.steps and answer.steps[0] is not HANG:
                 await first(run, ToolCallDelta)
             stopped_at = trio.current_time()
@@ -224,12 +225,6 @@ async def test_a_stop_reaches_a_wait_for_a_connection_of_the_pool() -> None:
                 run.cancel()
             assert trio.current_time() - stopped_at < SOON
         assert len(server.requests) == 1
-
-
-async def wait_for_request(server: Loopback) -> None:
-    with trio.fail_after(2):
-        while not server.requests:
-            await trio.sleep(0.005)
 
 
 async def first(run: Run, kind: type[Any]) -> None:
