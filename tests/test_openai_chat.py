@@ -44,9 +44,10 @@ from trioagent._events import (
 )
 from trioagent._ports import Model, ModelRequest, OutputSpec, ToolSpec
 from trioagent.models import _http
+from trioagent.models._chat_body import ChatBody
 from trioagent.models._chat_errors import Reporter
 from trioagent.models._chat_stream import ChatStream
-from trioagent.models.openai_chat import ChatBody, OpenAIChat
+from trioagent.models.openai_chat import OpenAIChat
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
@@ -332,7 +333,8 @@ async def test_reasoning_details_go_back_whole() -> None:
 
     steps: list[Chunk] = [
         piece(type="reasoning.text", text="Let me", signature=None),
-        piece(type="reasoning.text", text=" see.", signature="s1g"),
+        piece(type="reasoning.text", text=" see", signature="s1g"),
+        piece(type="reasoning.text", text=".", signature=None),
         piece(type="reasoning.encrypted", data="AAAA", id="r1"),
         chunk(reasoning_details=["what is this?"]),
         call(0, "id_a", "look", "{}"),
@@ -984,6 +986,7 @@ async def test_the_last_word_on_usage_counts_and_silence_does_not() -> None:
     tail: list[dict[str, Any]] = [
         {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
         {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": 5}},
+        {"choices": [], "usage": {"completion_tokens": 5}},
         {"choices": [], "usage": None},
     ]
     reply = await play_reply(sse(zeros, chunk("stop"), *tail, "[DONE]"))

@@ -107,8 +107,7 @@ class Answer:
         is cancelled at once does it here.
         """
         with suppress(Exception):  # nobody wants this answer any more
-            async for _ in self._chunks:
-                pass
+            _ = [None async for _ in self._chunks]
 
 
 class HttpClient:
