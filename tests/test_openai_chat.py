@@ -44,9 +44,10 @@ from trioagent._events import (
 )
 from trioagent._ports import Model, ModelRequest, OutputSpec, ToolSpec
 from trioagent.models import _http
-from trioagent.models._chat_body import ChatBody
-from trioagent.models._chat_errors import Reporter
+from trioagent.models._body import Body
 from trioagent.models._chat_stream import ChatStream
+from trioagent.models._endpoint import split_url
+from trioagent.models._problems import Reporter
 from trioagent.models.openai_chat import OpenAIChat
 
 ROOT = Path(__file__).parent.parent
@@ -400,10 +401,9 @@ async def test_the_environment_names_the_server(
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         await ask_for_reply(OpenAIChat("m"))
-        # A server on this machine gets no key that was not meant for it.
-        assert "authorization" not in server.requests[0].headers
-        await ask_for_reply(OpenAIChat("m", api_key=KEY))
-        assert server.requests[1].headers["authorization"] == f"Bearer {KEY}"
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+        await ask_for_reply(OpenAIChat("m", api_key=""))
+        assert "authorization" not in server.requests[1].headers
 
 
 async def test_the_proxy_of_the_environment_is_used(
@@ -546,7 +546,9 @@ async def test_neither_key_nor_prompt_is_ever_shown(
 async def test_a_header_that_cannot_be_sent_is_our_mistake_and_not_shown() -> None:
     async with open_loopback(Answer([OK])) as server:
         model = chat(server, api_key=KEY)
-        model._headers["authorization"] += "\n"  # past the check, as a bug would be
+        model._endpoint._headers["authorization"] += (
+            "\n"  # past the check, as a bug would be
+        )
         error = await ask_for_error(model)
     assert isinstance(error, ModelRefused)
     assert not error.may_retry
@@ -1036,14 +1038,14 @@ async def test_a_whole_answer_that_was_cut_is_an_error() -> None:
 
 
 def test_a_whole_answer_is_bounded() -> None:
-    body = ChatBody(ChatStream(Reporter("m")), max_bytes=100)
+    body = Body(ChatStream(Reporter("m")), max_bytes=100)
     with pytest.raises(ModelUnavailable, match="more than 100 bytes"):
         for _ in range(20):
             assert body.feed(b'{"a":' + b" " * 10) == []
 
 
 def test_a_reply_is_put_together_without_any_io() -> None:
-    body = ChatBody(ChatStream(Reporter("m", request_id="req-1")))
+    body = Body(ChatStream(Reporter("m", request_id="req-1")))
     assert body.feed(sse(chunk(content="a")))[1:] == [TextDelta("a")]
     assert body.feed(sse(chunk("stop"))) == body.end() == []
     assert body.stream.finish().text == "a"
@@ -1340,9 +1342,9 @@ async def read_on(
 
 def active(model: OpenAIChat) -> int:
     """The connections of the pool that are not idle."""
-    pool = model._http._here.get()
+    pool = model._endpoint._http._here.get()
     assert pool is not None
-    assert pool.slots.value == pool.connections
+    assert pool.slots.value == pool._connections
     transport: Any = pool.client._transport
     return sum(not c.is_idle() for c in transport._pool.connections)
 
@@ -1559,7 +1561,7 @@ def test_two_trio_runs_do_not_share_a_client() -> None:
     async def main() -> None:
         assert model is not None
         async with open_loopback(Answer([OK, 0.02])) as server, model:
-            model._url = f"{server.url}/v1/chat/completions"
+            model._endpoint._split = split_url(f"{server.url}/v1")
             for _ in range(3):
                 await ask_for_reply(model)
 
@@ -1577,7 +1579,7 @@ def test_two_threads_do_not_share_a_client() -> None:
         async with models:
             barrier.wait(5)  # both runs are inside at once
             async with open_loopback(Answer([OK])) as server:
-                async with models._http.open_stream(
+                async with models._endpoint._http.open_stream(
                     server.url, headers={}, body=b"{}", connect_seconds=5
                 ) as answer:
                     async for _ in answer:
@@ -1607,14 +1609,14 @@ async def test_more_requests_than_connections_wait_their_turn() -> None:
         assert len(server.connections) <= 2
 
 
-async def test_waiting_for_a_free_connection_is_bounded_and_says_so() -> None:
+async def test_waiting_for_a_turn_is_not_waiting_for_a_connection() -> None:
     request = ModelRequest(messages=[UserMessage("x")], connect_seconds=0.1)
-    async with open_loopback(Answer([HANG])) as server:
+    async with open_loopback(Answer([sse(chunk(content="a")), 0.3, OK])) as server:
         async with chat(server, connections=1) as model:
-            async with model.open_reply(HELLO):
-                error = await ask_for_error(model, request)
-    assert isinstance(error, ModelTimeout)
-    assert "connections=1" in str(error)
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(ask_for_reply, model, request)
+    assert len(server.requests) == 3
 
 
 async def test_no_connection_is_lost_to_cancelled_requests() -> None:

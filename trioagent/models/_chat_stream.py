@@ -18,7 +18,6 @@ from trioagent._events import (
     UsageReported,
 )
 
-from ._chat_errors import Reporter
 from ._chat_pieces import Calls, Details
 from ._chat_wire import (
     WIRE_NAME,
@@ -31,6 +30,7 @@ from ._chat_wire import (
     read_finish_reason,
     read_usage,
 )
+from ._problems import Reporter
 from ._sse import ErrorLine, Event, Item
 
 _CHUNK = msgspec.json.Decoder(Chunk)

@@ -31,8 +31,7 @@ class ConnectClock:
     def __init__(self, host: str, seconds: float) -> None:
         self.host = host
         self.seconds = seconds
-        self.deadline = trio.current_time() + seconds
-        self.scope = trio.CancelScope(deadline=self.deadline)
+        self.scope = trio.CancelScope(deadline=trio.current_time() + seconds)
         # A new connection that nobody would close yet if the request ended here.
         self.stray: Any = None
 

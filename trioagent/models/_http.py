@@ -162,16 +162,17 @@ class HttpClient:
     ) -> AsyncIterator[Answer]:
         """POST `body`; the block has its answer as soon as the headers are there.
 
-        Waits for a connection up to `connect_seconds`, then for as long as it takes.
+        Waits its turn among `connections`, then for a connection up to
+        `connect_seconds`, then for as long as it takes.
         On every way out the connection is closed, or kept for the next request if the
         body was read to its end. Raises `ModelError`.
         """
         host = urlsplit(url).hostname or url
-        clock = ConnectClock(host, connect_seconds)
         async with self:
             pool = self._here.get()
             assert pool is not None
-            async with pool.slot(clock):
+            async with pool.slots:
+                clock = ConnectClock(host, connect_seconds)
                 response = await pool.send(clock, url, headers, body)
                 answer = Answer(response, host)
                 try:
@@ -188,7 +189,7 @@ class _Pool:
 
     def __init__(self, connections: int) -> None:
         self.users = 0
-        self.connections = connections
+        self._connections = connections
         # httpx counts connections too, but loses count for good when a request is
         # cancelled while it waits for one (encode/httpcore#1093). So it is told that
         # there is no limit, and the limit is kept in front of it.
@@ -198,24 +199,10 @@ class _Pool:
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(
             max_connections=None,
-            max_keepalive_connections=self.connections,
+            max_keepalive_connections=self._connections,
             keepalive_expiry=KEEP_ALIVE_SECONDS,
         )
         return httpx.AsyncClient(verify=_ssl_context(), limits=limits, timeout=None)
-
-    @asynccontextmanager
-    async def slot(self, clock: ConnectClock) -> AsyncIterator[None]:
-        with trio.CancelScope(deadline=clock.deadline) as wait:
-            await self.slots.acquire()
-        if wait.cancelled_caught:
-            raise clock.timeout(
-                f"all {self.connections} connections to {clock.host} were in use"
-                f" (connections={self.connections})"
-            )
-        try:
-            yield
-        finally:
-            self.slots.release()
 
     async def send(
         self, clock: ConnectClock, url: str, headers: Mapping[str, str], body: bytes

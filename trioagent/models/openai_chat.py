@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
-import math
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Self
 
-import trio
-
-from trioagent._errors import ModelError
-from trioagent._events import (
-    KeepAlive,
-    Message,
-    ReplyOpened,
-    ReplyPart,
-    UserMessage,
-)
+from trioagent._events import ReplyPart
 from trioagent._ports import ModelRequest
 
-from ._chat_body import ChatBody
-from ._chat_errors import Reporter
 from ._chat_request import encode_request
 from ._chat_stream import ChatStream
-from ._http_errors import request_id, retry_after
-from ._keys import check_headers, check_key
+from ._endpoint import Endpoint, find_key
+from ._keys import check_key
 
-if TYPE_CHECKING:  # `_http` is imported where it is used: it loads httpx
-    from ._http import Answer
-
-# Between the end of a reply and what may follow it: its usage and [DONE]. A server that
-# then neither says [DONE] nor ends the body must not hold a reply that is whole.
-TAIL_SECONDS = 2.0
 _DEFAULT_URL = "https://api.openai.com/v1"
 
 
@@ -66,36 +45,31 @@ class OpenAIChat:
         connections: int = 100,
         provider: str = "openai",
     ) -> None:
-        from ._http import HttpClient  # here, so that the import stays light
-
         base_url = base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
-        url = _split(base_url)
-        key = _find_key(api_key, url)
-        extra_headers = check_headers(headers or {})
-        self._name = f"{provider}:{model}"
+        key = find_key(api_key, base_url, "OPENAI_API_KEY")
         self._model = model
-        self._base_url = base_url
-        self._host = url.netloc
-        path = url.path.rstrip("/") + "/chat/completions"
-        self._url = url._replace(path=path).geturl()
-        self._headers = _headers(key) | extra_headers
-        # A server may quote what it was sent.
-        self._secrets = [*([key] if key else []), *extra_headers.values()]
         self._extra_body = dict(extra_body or {})
         self._max_tokens_field = max_tokens_field
         self._stream_usage = stream_usage
-        self._http = HttpClient(connections=connections)
+        self._endpoint = Endpoint(
+            f"{provider}:{model}",
+            base_url,
+            own_headers=_own_headers(key),
+            headers=headers,
+            secrets=[key],
+            connections=connections,
+        )
 
     def __repr__(self) -> str:
-        return f"OpenAIChat({self._model!r}, base_url={self._base_url!r})"
+        return f"OpenAIChat({self._model!r}, base_url={self._endpoint.base_url!r})"
 
     @property
     def name(self) -> str:
         """`provider:model`."""
-        return self._name
+        return self._endpoint.name
 
     async def __aenter__(self) -> Self:
-        await self._http.__aenter__()
+        await self._endpoint.__aenter__()
         return self
 
     async def __aexit__(
@@ -104,136 +78,33 @@ class OpenAIChat:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._http.__aexit__(  # noqa: ASYNC102 - it shields itself, with a bound
+        await self._endpoint.__aexit__(  # noqa: ASYNC102 - it bounds itself
             kind, error, traceback
         )
 
-    @asynccontextmanager
-    async def open_reply(
+    def open_reply(
         self, request: ModelRequest
-    ) -> AsyncIterator[AsyncIterator[ReplyPart]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[ReplyPart]]:
         """Ask once; see `Model.open_reply`."""
+        host = self._endpoint.host
         body = encode_request(
             request,
             model=self._model,
-            host=self._host,
+            host=host,
             max_tokens_field=self._max_tokens_field,
             stream_usage=self._stream_usage,
             extra_body=self._extra_body,
         )
-        async with self._http.open_stream(
-            self._url,
-            headers=self._headers,
-            body=body,
-            connect_seconds=request.connect_seconds,
-        ) as answer:
-            reporter = Reporter(
-                self._name,
-                request_id=request_id(answer.headers),
-                retry_after=retry_after(answer.headers),
-                secrets=[*self._secrets, *_prompts(request)],
-            )
-            if answer.status >= 300:
-                problem = await answer.read_problem()
-                raise reporter.failed(answer.status, problem, answer.headers)
-            yield _Parts(answer, ChatBody(ChatStream(reporter, host=self._host)))
-
-
-class _Parts:
-    """The pieces of one reply as they come, then the whole of it, then the end.
-
-    An object and no generator: leaving it early leaves nothing to be finalized.
-    """
-
-    def __init__(self, answer: Answer, body: ChatBody) -> None:
-        self._answer = answer
-        self._body = body
-        self._ready: deque[ReplyPart] = deque([ReplyOpened(request_id(answer.headers))])
-        self._over = False
-        self._problem: ModelError | None = None
-        self._tail = math.inf  # when to stop waiting for what follows the reply
-
-    def __aiter__(self) -> Self:
-        return self
-
-    # Pieces that came in one read are handed out without a checkpoint in between; there
-    # is one before each read, and a read brings at most 64 kB.
-    async def __anext__(self) -> ReplyPart:
-        while not self._ready:
-            if self._over:
-                raise self._problem or StopAsyncIteration
-            await self._read()
-        return self._ready.popleft()  # noqa: ASYNC910
-
-    async def _read(self) -> None:  # noqa: ASYNC910 - its tail may end it
-        stream = self._body.stream
-        data = None
-        try:
-            with trio.CancelScope(deadline=self._tail):
-                data = await anext(self._answer, None)
-            if data is None:
-                self._ready += self._body.end()
-            else:
-                self._ready += self._body.feed(data) or [KeepAlive()]
-        except ModelError as error:
-            stream.fail(error)
-        if data is None or stream.done:
-            self._end()
-        elif stream.is_finished and self._tail == math.inf:
-            self._tail = trio.current_time() + TAIL_SECONDS
-
-    def _end(self) -> None:
-        self._over = True
-        try:
-            self._ready.append(self._body.stream.finish())
-            self._answer.complete = True
-        except ModelError as error:  # what came before it is handed out first
-            self._problem = error
-
-
-def _split(base_url: str) -> SplitResult:
-    url = urlsplit(base_url)
-    if url.username or url.password:
-        raise ValueError(
-            "base_url holds a user name or a password; URLs are logged. Use `headers`"
+        return self._endpoint.open_reply(
+            "/chat/completions",
+            body,
+            request,
+            lambda reporter: ChatStream(reporter, host=host),
         )
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError(
-            f"base_url must be a URL like {_DEFAULT_URL}, not {base_url!r}"
-        )
-    return url
 
 
-def _find_key(api_key: str | None, url: SplitResult) -> str:
-    if api_key is not None:
-        return api_key and check_key(api_key, source="api_key")
-    if _is_loopback(url.hostname or ""):
-        return ""
-    key = os.environ.get("OPENAI_API_KEY", "")
-    if not key:
-        raise ValueError(
-            "no API key: give api_key=, or set the environment variable OPENAI_API_KEY"
-            ' (api_key="" for a server that wants none)'
-        )
-    return check_key(key, source="the environment variable OPENAI_API_KEY")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _headers(key: str) -> dict[str, str]:
-    headers = {
-        "content-type": "application/json",
-        "accept": "text/event-stream, application/json",
-        "accept-encoding": "identity",  # compression would hold pieces back
-        "user-agent": "trioagent",
-    }
-    if key:
-        headers["authorization"] = f"Bearer {key}"
+def _own_headers(key: str) -> dict[str, str]:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     for header, variable in (
         ("openai-organization", "OPENAI_ORG_ID"),
         ("openai-project", "OPENAI_PROJECT_ID"),
@@ -241,10 +112,3 @@ def _headers(key: str) -> dict[str, str]:
         if value := os.environ.get(variable):
             headers[header] = check_key(value, source=variable)
     return headers
-
-
-def _prompts(request: ModelRequest) -> list[str]:
-    """What must not be quoted in an error text."""
-    messages: list[Message] = list(request.messages)
-    said = [m.text for m in messages if isinstance(m, UserMessage)]
-    return [request.instructions, *said]

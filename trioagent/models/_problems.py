@@ -1,4 +1,4 @@
-"""What a Chat Completions server says when it does not answer, as a `ModelError`."""
+"""What a server says when it does not answer, as a `ModelError`."""
 
 from __future__ import annotations
 

@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from trioagent._events import ReplyPart
+from trioagent._errors import ModelError
+from trioagent._events import Reply, ReplyPart
 
-from ._chat_stream import ChatStream
-from ._sse import Event, SSEDecoder
+from ._sse import Event, Item, SSEDecoder
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
-class ChatBody:
+class Stream(Protocol):
+    """One reply of one wire format, put together from events. No I/O in it.
+
+    Feeding raises nothing: an error comes out of `finish`, after what came before it.
+    """
+
+    done: bool  # nothing more comes, or counts
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the reply is over; its usage may still come."""
+        ...
+
+    def feed(self, item: Item) -> list[ReplyPart]:
+        """Take one item of the stream; a whole JSON body counts as one."""
+        ...
+
+    def fail(self, error: ModelError) -> None:
+        """The rest of the stream is lost: an error, unless the reply was over."""
+        ...
+
+    def finish(self) -> Reply:
+        """The whole reply, or `ModelError` if an error came, or no end."""
+        ...
+
+    def unusable(self, what: str, kind: str) -> ModelError:
+        """The error for an answer that is no reply, with what is known of it so far."""
+        ...
+
+
+class Body:
     """Feed it bytes; it gives the pieces they bring. `stream` has the reply at the end.
 
     What the content type says is not asked: servers ignore `stream`, and proxies label
     as they like. The first byte tells.
     """
 
-    def __init__(self, stream: ChatStream, *, max_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, stream: Stream, *, max_bytes: int = MAX_BODY_BYTES) -> None:
         self.stream = stream
         self._max = max_bytes
         self._decoder = SSEDecoder()
