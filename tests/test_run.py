@@ -45,6 +45,7 @@ from trioagent import (
     Usage,
     UsageReported,
     max_tokens_used,
+    retries,
     step_count_is,
     tool,
 )
@@ -915,7 +916,7 @@ async def test_each_clock_has_its_own_name(
     autojump_clock: MockClock, steps: list[Any], scope: str, at: float
 ) -> None:
     limits = Limits(reply_seconds=20, first_token_seconds=7, silence_seconds=3)
-    a = agent(steps, limits=limits)
+    a = agent(steps, limits=limits, retry=retries(0))
     outcome = await a.run("go")
     assert (outcome.status, outcome.stop_reason) == (Status.FAILED, "llm_timeout")
     assert outcome.stop and outcome.stop.scope == scope
@@ -928,7 +929,7 @@ async def test_each_clock_has_its_own_name(
 async def test_a_model_that_never_answers_gives_no_first_token(
     autojump_clock: MockClock,
 ) -> None:
-    outcome = await Agent(BlockingModel()).run("go")
+    outcome = await Agent(BlockingModel(), retry=retries(0)).run("go")
     assert outcome.stop and outcome.stop.scope == "first_token"
     assert trio.current_time() == 60
 

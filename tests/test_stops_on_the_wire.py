@@ -23,6 +23,7 @@ from trioagent import (
     TextDelta,
     ToolCallDelta,
     ToolStarted,
+    retries,
     tool,
 )
 from trioagent.models.openai_chat import OpenAIChat
@@ -152,7 +153,8 @@ async def test_each_clock_closes_the_socket_under_its_own_name(
     # B12, B20
     async with served(answer) as (server, model):
         began = trio.current_time()
-        outcome = await Agent(model, tools=[pay], limits=limits).run("go")
+        agent = Agent(model, tools=[pay], limits=limits, retry=retries(0))
+        outcome = await agent.run("go")
         took = trio.current_time() - began
         assert outcome.stop is not None
         assert (outcome.stop.code, outcome.stop.scope) == (reason, scope)

@@ -16,11 +16,12 @@ The files, from the bottom up; imports go up this list only:
       _scopes     all we add to trio: grace periods, a nursery without groups
       _ending     why a run ends, and the cleanup report
       _reply      one reply of the model under its clocks
+      _attempts   asking until there is a reply: retries, fallbacks, the breaker
       _calls      one tool call, from what was asked to what became of it
       _run        the loop (first in the file, whole), Run
       _agent      Agent: run, run_sync, open
     adapters  know words and ports, never the engine, never each other
-      models      openai_chat, local; _http is the one importer of httpx
+      models      openai_chat, openai_responses, anthropic, gemini, local; _policy
       stores      memory
       observe     console (rich)
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
@@ -76,6 +77,7 @@ from ._events import (
 )
 from ._limits import (
     Limits,
+    Price,
     StopCondition,
     finish_reason_is,
     has_tool_call,
@@ -85,20 +87,35 @@ from ._limits import (
     step_count_is,
 )
 from ._outcome import Outcome, ToolReport
-from ._ports import Model, ModelRequest, OutputSpec, Price, Store, ToolSpec
+from ._ports import (
+    Again,
+    Breaker,
+    Failure,
+    Model,
+    ModelRequest,
+    OutputSpec,
+    Retry,
+    Store,
+    ToolSpec,
+)
 from ._run import Run, RunHandle
 from ._state import Phase, RunState, Turn
 from ._tools import Tool, ToolContext, tool
+from .models._policy import CircuitBreaker, retries
 
 __all__ = [
+    "Again",
     "Agent",
     "AgentError",
     "AnyEvent",
+    "Breaker",
     "Child",
+    "CircuitBreaker",
     "CleanupOverrun",
     "Effect",
     "EffectStatus",
     "Event",
+    "Failure",
     "ImpossibleEvent",
     "KeepAlive",
     "KeptEvent",
@@ -122,6 +139,7 @@ __all__ = [
     "Reply",
     "ReplyOpened",
     "ReplyPart",
+    "Retry",
     "Run",
     "RunEnded",
     "RunHandle",
@@ -155,6 +173,7 @@ __all__ = [
     "max_cost",
     "max_duration",
     "max_tokens_used",
+    "retries",
     "step_count_is",
     "tool",
 ]

@@ -8,19 +8,28 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import trio
 
 from ._events import Message, Usage, UserMessage
-from ._limits import Limits, StopCondition, needs_price
+from ._limits import Limits, Price, StopCondition, needs_price
 from ._outcome import Outcome
-from ._ports import Model, Price, Store
+from ._ports import Breaker, Model, Retry, Store
 from ._run import Plan, Run
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
 from ._state import check_history
 from ._tools import Tool, tool
+
+
+class RunOptions(TypedDict, total=False):
+    """What a run takes besides its prompt."""
+
+    history: Iterable[Message]  # the conversation before it: `outcome.history`
+    limits: Limits | None  # replace the agent's for this run, field by field
+    stop_when: Iterable[StopCondition]  # asked after the agent's own
+    run_id: str | None  # names the run; by default it gets a name of its own
 
 
 @dataclass(frozen=True)
@@ -43,15 +52,14 @@ class Agent:
     output: Any = None  # a type that the answer is read as; None is plain text
     store: Store | None = None  # keeps the events of each run
     price: Price | None = None  # price(model, usage) in US dollars
+    fallback: Sequence[str | Model] = ()  # asked when `model` cannot answer
+    retry: Retry | None = None  # None: once more, after a random pause
+    breaker: Breaker | None = None  # None: five failures in a row, 30 s open
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, str):
-            find = pkgutil.resolve_name("trioagent.models:find_model")
-            object.__setattr__(self, "model", find(self.model))
-        elif not hasattr(self.model, "open_reply"):
-            raise TypeError(
-                f"Agent(model=…) takes 'provider:model' or a model, not {self.model!r}"
-            )
+        models = [_find(m) for m in (self.model, *self.fallback)]
+        object.__setattr__(self, "model", models[0])
+        object.__setattr__(self, "fallback", tuple(models[1:]))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"Agent(limits=…) takes Limits(…), not {self.limits!r}")
         tools = tuple(t if isinstance(t, Tool) else tool(t) for t in self.tools)
@@ -63,23 +71,10 @@ class Agent:
         answer = None if self.output in (None, str) else AnswerType(self.output)
         object.__setattr__(self, "_answer", answer)
 
-    async def run(
-        self,
-        prompt: str,
-        *,
-        history: Iterable[Message] = (),
-        limits: Limits | None = None,
-        stop_when: Iterable[StopCondition] = (),
-        run_id: str | None = None,
-    ) -> Outcome:
+    async def run(self, prompt: str, **options: Unpack[RunOptions]) -> Outcome:
         """Run to the end, and return how it ended.
 
-        Args:
-            prompt: what to do.
-            history: the conversation before it, `outcome.history` of an earlier run.
-            limits: replace the agent's for this run, field by field.
-            stop_when: conditions that are asked after the agent's own.
-            run_id: names the run; by default it gets a name of its own.
+        `prompt` says what to do; `RunOptions` are the options.
 
         Waits until everything the run started has ended. Cancelled from outside, it
         does its cleanup first, within its grace, and keeps the end as INTERRUPTED.
@@ -88,12 +83,12 @@ class Agent:
             ValueError: before anything is done, where an argument cannot be used.
             StoreError: where the run's events could not be kept.
         """
-        run = self._prepare(prompt, history, limits, stop_when, run_id)
+        run = self._prepare(prompt, **options)
         run.leave()  # nobody is watching
         await run.main()
         return run.outcome
 
-    def run_sync(self, prompt: str, **options: Any) -> Outcome:
+    def run_sync(self, prompt: str, **options: Unpack[RunOptions]) -> Outcome:
         """As `run`, for programs that are not async; Ctrl-C ends the run, cleanly."""
         try:
             trio.lowlevel.current_trio_token()
@@ -103,20 +98,14 @@ class Agent:
 
     @asynccontextmanager
     async def open(
-        self,
-        prompt: str,
-        *,
-        history: Iterable[Message] = (),
-        limits: Limits | None = None,
-        stop_when: Iterable[StopCondition] = (),
-        run_id: str | None = None,
+        self, prompt: str, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[Run]:
         """Start a run, to watch it and to stop it. Takes what `run` takes.
 
         Leaving the block, in whatever way, ends the run and waits for its cleanup;
         then `run.outcome` is there. An error in the block leaves it as itself.
         """
-        run = self._prepare(prompt, history, limits, stop_when, run_id)
+        run = self._prepare(prompt, **options)
         async with open_flat_nursery() as nursery:
             nursery.start_soon(run.main, name=f"run {run.id}")
             try:
@@ -144,22 +133,25 @@ class Agent:
     def _prepare(
         self,
         prompt: str,
-        history: Iterable[Message],
-        limits: Limits | None,
-        stop_when: Iterable[StopCondition],
-        run_id: str | None,
+        history: Iterable[Message] = (),
+        limits: Limits | None = None,
+        stop_when: Iterable[StopCondition] = (),
+        run_id: str | None = None,
     ) -> Run:
-        model, before = self.model, tuple(history)
-        assert not isinstance(model, str)
+        before = tuple(history)
+        models = tuple(_find(m) for m in (self.model, *self.fallback))
         if not isinstance(prompt, str):
             raise TypeError(f"a prompt is text, not {prompt!r}")
         check_history(before)
         conditions = (*self.stop_when, *_conditions(stop_when))
-        self._check_price(conditions, model.name)
+        for model in models:
+            self._check_price(conditions, model.name)
         text = self.instructions
         plan = Plan(
             agent=self.name,
-            model=model,
+            models=models,
+            retry=self.retry or _policy("retries")(),
+            breaker=self.breaker or _policy("CircuitBreaker")(),
             instructions=text if isinstance(text, str) else text(),
             messages=(*before, UserMessage(prompt)),
             tools={t.name: t for t in self.tools if isinstance(t, Tool)},
@@ -179,6 +171,19 @@ class Agent:
                     f"max_cost cannot be kept: no price is known for {model};"
                     " give Agent(price=…), which takes the model and its usage"
                 )
+
+
+def _find(model: str | Model) -> Model:
+    if isinstance(model, str):
+        found: Model = pkgutil.resolve_name("trioagent.models:find_model")(model)
+        return found
+    if not hasattr(model, "open_reply"):
+        raise TypeError(f"Agent takes 'provider:model' or a model, not {model!r}")
+    return model
+
+
+def _policy(name: str) -> Any:
+    return pkgutil.resolve_name(f"trioagent.models._policy:{name}")
 
 
 def _conditions(conditions: Iterable[StopCondition]) -> tuple[StopCondition, ...]:

@@ -62,16 +62,13 @@ class Ending:
         if self.finishing:  # said before, more politely: the first reason stays
             reason = self.finishing.detail
         stop = Stop("user", reason, source="user")
-        if self.decided or (self.cause and not self._came_first(stop)):
+        now = trio.current_time()
+        # In one tick of the clock, a user comes before the run's own deadline.
+        late = self.cause and (self.cause.stop.code, self.cause.at) != ("deadline", now)
+        if self.decided or late:
             return False
         self.stop_now(Status.CANCELLED, stop)
         return True
-
-    def _came_first(self, stop: Stop) -> bool:
-        """In one tick of the clock, a user comes before the run's own deadline."""
-        assert self.cause is not None
-        by_deadline = self.cause.stop.code == "deadline"
-        return by_deadline and self.cause.at == trio.current_time()
 
     def finish_turn(self, reason: str) -> bool:
         """End after this turn, because a user says so. False if it is too late."""
@@ -110,19 +107,13 @@ class Ending:
         self.decided = True
         if self.cause is None and end is None:
             self.cause = self._host(trio.current_time())
-        if self.cause is not None and not self._done_in_time(end):
+        # A final answer is not lost to a deadline of the same moment. To a user it is:
+        # whoever was told that the run ends for him can rely on it.
+        done = end is not None and end.status is Status.COMPLETED
+        if self.cause and not (done and self.cause.stop.source != "user"):
             end = RunEnded(self.cause.status, self.cause.stop)
         assert end is not None
         return msgspec.structs.replace(end, cleanup=tuple(self._cleanup))
-
-    def _done_in_time(self, end: RunEnded | None) -> bool:
-        """A final answer is not lost to a deadline of the same moment.
-
-        To a user it is: whoever was told that the run ends for him can rely on it.
-        """
-        assert self.cause is not None
-        done = end is not None and end.status is Status.COMPLETED
-        return done and self.cause.stop.source != "user"
 
     @property
     def stopping(self) -> bool:

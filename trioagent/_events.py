@@ -182,9 +182,13 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class ModelAsked(Event, frozen=True):
-    """A request is about to be sent."""
+    """A request is about to be sent: each attempt is one."""
 
     turn: int
+    attempt: int = 1  # in this turn, of whatever model
+    model: str = ""
+    why: str = ""  # of a further attempt: what ended the one before
+    restarts: bool = False  # what was shown of the attempt before does not count
 
 
 class ModelReplied(Event, frozen=True):
@@ -205,6 +209,7 @@ class ModelCut(Event, frozen=True, kw_only=True):
     billed: str = "unknown"  # or known: then `usage` is all of it
     request_id: str = ""
     response_id: str = ""
+    shown: bool = False  # whether a reader may have seen some of it
 
 
 class ToolStarted(Event, frozen=True):

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from ._events import RunEnded, Status, Stop
+from ._events import RunEnded, Status, Stop, Usage
 from ._state import RunState
+
+Price = Callable[[str, Usage], float | None]
+"""`price(model, usage)` in US dollars, or None where it is unknown."""
 
 StopCondition = Callable[[RunState], str | bool | None]
 """Says, after a turn and its tools, why the run should end: a reason, or True."""
@@ -251,27 +254,43 @@ def _out_of_bounds(state: RunState, limits: Limits) -> RunEnded | None:
     return None
 
 
-def token_limit(conditions: Iterable[StopCondition]) -> Condition | None:
-    """The tightest `max_tokens_used` there is, if there is one."""
-    limits = [c for c in conditions if isinstance(c, Condition)]
-    return min(
-        (c for c in limits if c.code == "max_tokens"),
-        key=lambda c: c.bound,
-        default=None,
-    )
+def _spending(conditions: Iterable[StopCondition]) -> Iterator[tuple[Condition, float]]:
+    """The conditions that bound what may be spent, and their bounds as numbers."""
+    for condition in conditions:
+        if isinstance(condition, Condition) and condition.code in _SPENT:
+            yield condition, float(condition.bound)
 
 
-def tokens_left(conditions: Iterable[StopCondition], spent: int | None) -> int | None:
-    """What `max_tokens_used` leaves to spend, or None where there is no such limit."""
-    limit = token_limit(conditions)
-    return None if limit is None else max(1, int(limit.bound) - (spent or 0))
+_SPENT = ("max_tokens", "max_cost")
+
+
+def passed(conditions: Iterable[StopCondition], spent: Usage) -> Condition | None:
+    """The first token or cost limit that `spent` has reached."""
+    for condition, bound in _spending(conditions):
+        cost = condition.code == "max_cost"
+        if ((spent.cost if cost else spent.total_tokens) or 0) >= bound:
+            return condition
+    return None
+
+
+def output_cap(
+    conditions: Iterable[StopCondition], spent: Usage, price: Price | None, model: str
+) -> int | None:
+    """How many tokens the next reply may have, or None where nothing bounds it.
+
+    What token and cost limits leave; the input of the request, which nobody has
+    counted yet, may still bring it over.
+    """
+    million = Usage(input_tokens=0, output_tokens=1_000_000)
+    caps: list[float] = []
+    for condition, bound in _spending(conditions):
+        if condition.code == "max_tokens":
+            caps.append(bound - (spent.total_tokens or 0))
+        elif price and (usd := price(model, million)):
+            caps.append((bound - (spent.cost or 0)) / usd * 1_000_000)
+    return max(1, int(min(caps))) if caps else None
 
 
 def needs_price(conditions: Iterable[StopCondition]) -> bool:
     """Whether a cost limit is armed. A bound of 0 needs no price to be reached."""
-    return any(
-        isinstance(condition, Condition)
-        and condition.code == "max_cost"
-        and condition.bound != 0
-        for condition in conditions
-    )
+    return any(c.code == "max_cost" and bound > 0 for c, bound in _spending(conditions))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ._events import KeptEvent, Message, ReplyPart, Usage
+from ._errors import ModelError
+from ._events import KeptEvent, Message, ReplyPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +40,43 @@ class ModelRequest:
     connect_seconds: float = 5.0  # until there is a connection to send the request on
     run_id: str = ""
     turn: int = 1
+    # What the adapter wants to remember of this run, under its own name: `messages`
+    # only grows, so what it has made of the first ones need not be made again.
+    kept: dict[str, Any] = field(default_factory=dict)
 
 
-Price = Callable[[str, Usage], float | None]
-"""`price(model, usage)` in US dollars, or None where it is unknown."""
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An attempt that gave no reply and may be tried again, as a policy sees it."""
+
+    error: ModelError
+    attempt: int  # from 1, of this model in this turn
+    shown: bool  # whether a reader may have seen some of the reply
+    seconds_left: float  # until the first deadline around it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """A policy's answer: ask the same model once more."""
+
+    seconds: float = 0.0  # to wait before
+    restart: bool = False  # also where some of the reply was shown
+
+
+Retry = Callable[[Failure], Again | None]
+"""Says whether to ask again. It is not asked about what must not be tried again."""
+
+
+class Breaker(Protocol):
+    """Knows which endpoints are down, so that nobody waits for them."""
+
+    def refuses(self, endpoint: str) -> float | None:
+        """Seconds until it may be asked again, or None: ask it, and tell `note`."""
+        ...
+
+    def note(self, endpoint: str, error: ModelError | None) -> None:
+        """How an attempt went. A stop is no answer and is not noted."""
+        ...
 
 
 class Model(Protocol):

@@ -18,11 +18,12 @@ from ._events import (
     ReplyOpened,
     ReplyPart,
     TextDelta,
+    ToolCallDelta,
     Usage,
     UsageReported,
 )
 from ._limits import Limits
-from ._ports import ModelRequest
+from ._ports import Model, ModelRequest
 from ._scopes import end_if_cancelled
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
@@ -51,7 +52,7 @@ class Clocks:
     def hear(self, part: ReplyPart) -> None:
         """Something came: the silence is over, and with content the wait as well."""
         self._ends["silence"] = trio.current_time() + self._limits.silence_seconds
-        if not isinstance(part, (ReplyOpened, KeepAlive, UsageReported)):
+        if isinstance(part, (*_CONTENT, Reply)):
             self._ends["first_token"] = math.inf
         self.scope.deadline = min(self._ends.values())
 
@@ -76,6 +77,7 @@ class Clocks:
             raise ModelTimeout(said, scope=name)
 
 
+_CONTENT = (TextDelta, ReasoningDelta, ToolCallDelta)
 _SAID = {
     "reply": "the model did not finish its reply",
     "first_token": "the model said nothing",
@@ -83,7 +85,7 @@ _SAID = {
 }
 
 
-async def read_reply(run: Run, request: ModelRequest) -> Reply:
+async def read_reply(run: Run, model: Model, request: ModelRequest) -> Reply:
     """Ask, and show the pieces as they come. Every way out is recorded.
 
     Raises `ModelError`; with it, or with a cancel, the connection is closed and what
@@ -97,7 +99,7 @@ async def read_reply(run: Run, request: ModelRequest) -> Reply:
         asked = True
         clocks = Clocks(run.limits)
         with run.child("reply"), clocks.scope:
-            await _listen(run, request, clocks, heard)
+            await _listen(run, model, request, clocks, heard)
         if heard and isinstance(heard[-1], Reply):
             whole = True
             return heard[-1]
@@ -114,15 +116,19 @@ async def read_reply(run: Run, request: ModelRequest) -> Reply:
 
 
 async def _listen(
-    run: Run, request: ModelRequest, clocks: Clocks, heard: list[ReplyPart]
+    run: Run,
+    model: Model,
+    request: ModelRequest,
+    clocks: Clocks,
+    heard: list[ReplyPart],
 ) -> None:
-    async with run.plan.model.open_reply(request) as parts:
+    async with model.open_reply(request) as parts:
         async for part in parts:
             clocks.hear(part)
             if not isinstance(part, KeepAlive):
                 heard.append(part)
             if isinstance(part, UsageReported):
-                run.watch_budget(part.usage)
+                run.watch_budget(model, part.usage)
             if isinstance(part, (Reply, KeepAlive)) or run.publish_nowait(part):
                 continue
             with clocks.standing_still():
@@ -145,6 +151,7 @@ def _cut(turn: int, heard: list[ReplyPart], asked: bool, known: ModelError) -> M
         reasoning="".join(p.text for p in heard if isinstance(p, ReasoningDelta)),
         usage=usage,
         billed=billed,
+        shown=any(isinstance(p, _CONTENT) for p in heard),
         request_id=next((i.request_id for i in ids if i.request_id), ""),
         response_id=next((i.response_id for i in ids if i.response_id), ""),
     )

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import trio
 
+from ._attempts import ask
 from ._calls import PreparedCall, conclude, perform, prepare
 from ._ending import Ending
 from ._errors import ModelError, StoreError
@@ -21,7 +27,6 @@ from ._events import (
     AnyEvent,
     KeptEvent,
     Message,
-    ModelAsked,
     ModelReplied,
     Reply,
     RunEnded,
@@ -34,14 +39,14 @@ from ._events import (
 )
 from ._limits import (
     Limits,
+    Price,
     StopCondition,
+    output_cap,
+    passed,
     reason_to_end,
-    token_limit,
-    tokens_left,
 )
 from ._outcome import Outcome
-from ._ports import Model, ModelRequest, Price, Store
-from ._reply import read_reply
+from ._ports import Breaker, Model, ModelRequest, Retry, Store
 from ._schema import AnswerType
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
@@ -76,10 +81,7 @@ async def take_turns(run: Run) -> RunEnded:
 
 
 async def ask_model(run: Run) -> Reply:
-    await end_if_cancelled()
-    await run.record(ModelAsked(len(run.state.turns) + 1))
-    request = run.next_request()
-    reply = run.adopt(await read_reply(run, request), request.max_output_tokens)
+    reply = run.adopt(*await ask(run))
     await run.record(ModelReplied(reply, run.objection(reply)))
     return reply
 
@@ -110,7 +112,9 @@ class Plan:
     """What a run is made from: the agent's description and the call's, as one."""
 
     agent: str
-    model: Model
+    models: tuple[Model, ...]  # the agent's own, then its fallbacks
+    retry: Retry
+    breaker: Breaker
     instructions: str
     messages: tuple[Message, ...]
     tools: Mapping[str, Tool]
@@ -137,6 +141,9 @@ class Run:
         self.child = self.ending.child
         self.remaining = self.ending.remaining
         self._store = plan.store
+        self._stack = AsyncExitStack()
+        self._entered: list[Model] = []
+        self._kept: dict[str, Any] = {}
         self._specs = [tool.spec for tool in plan.tools.values()]
         self._began = 0.0
         self._outcome: Outcome | None = None
@@ -205,7 +212,7 @@ class Run:
                 RunStarted(
                     run_id=self.id,
                     agent=self.plan.agent,
-                    model=self.plan.model.name,
+                    model=self.plan.models[0].name,
                     instructions=self.plan.instructions,
                     messages=self.plan.messages,
                     created=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -224,13 +231,18 @@ class Run:
 
     @asynccontextmanager
     async def connections(self) -> AsyncGenerator[None]:
-        """What the model keeps open for a run; it is closed before the run's end."""
-        if isinstance(self.plan.model, AbstractAsyncContextManager):
-            with self.child(f"model {self.plan.model.name}"):
-                async with self.plan.model:
-                    yield
-        else:
+        """What the models keep open for a run; it is closed before the run's end."""
+        async with AsyncExitStack() as self._stack:
             yield
+
+    async def open_model(self, model: Model) -> None:
+        """Enter a model that wants it, once in a run, when it is first asked."""
+        if model not in self._entered and isinstance(
+            model, AbstractAsyncContextManager
+        ):
+            self._entered.append(model)
+            self._stack.enter_context(self.child(f"model {model.name}"))
+            await self._stack.enter_async_context(model)
 
     def verdict(self, end: RunEnded | None) -> RunEnded:
         """How the run has ended. A final answer counts, whatever cut its way out."""
@@ -290,47 +302,51 @@ class Run:
             except trio.BrokenResourceError:
                 self._watching = False
 
-    def next_request(self) -> ModelRequest:
-        """What the model is asked next."""
-        spent = self.state.usage.total_tokens
+    def next_request(self, model: Model) -> ModelRequest:
+        """What a model is asked next."""
         return ModelRequest(
             messages=self.state.messages,
             instructions=self.plan.instructions,
             tools=self._specs,
             output=self.plan.answer.spec if self.plan.answer else None,
-            max_output_tokens=tokens_left(self.plan.conditions, spent),
+            max_output_tokens=self._cap(model),
             connect_seconds=self.limits.connect_seconds,
             run_id=self.id,
             turn=len(self.state.turns) + 1,
+            kept=self._kept,
         )
 
-    def watch_budget(self, running: Usage) -> None:
-        """Cut a reply whose running usage has passed a token limit."""
-        limit = token_limit(self.plan.conditions)
-        used = (self.state.usage + running).total_tokens or 0
-        if limit and used >= int(limit.bound) and not self.ending.cause:
+    def _cap(self, model: Model) -> int | None:
+        return output_cap(
+            self.plan.conditions, self.state.usage, self.plan.price, model.name
+        )
+
+    def watch_budget(self, model: Model, running: Usage) -> None:
+        """Cut a reply whose running usage has passed a token or cost limit."""
+        spent = self.state.usage + self._priced(model, running)
+        limit = passed(self.plan.conditions, spent)
+        if limit and not self.ending.cause:
             self.ending.stop_now(Status.STOPPED, limit.stop())
 
-    def adopt(self, reply: Reply, cap: int | None) -> Reply:
+    def _priced(self, model: Model, usage: Usage) -> Usage:
+        if usage.cost is not None or self.plan.price is None:
+            return usage
+        return msgspec.structs.replace(usage, cost=self.plan.price(model.name, usage))
+
+    def adopt(self, reply: Reply, model: Model) -> Reply:
         """The reply as this run keeps it: its calls placed, its price known.
 
         Calls in a reply that used up its output limit may be cut, whatever reason it
         gives: some routers say `tool_calls` for a reply that ran into the limit.
         """
-        turn, usage, reason = (
-            len(self.state.turns) + 1,
-            reply.usage,
-            reply.finish_reason,
-        )
-        if usage.cost is None and self.plan.price is not None:
-            cost = self.plan.price(reply.model or self.plan.model.name, usage)
-            usage = msgspec.structs.replace(usage, cost=cost)
-        if reply.tool_calls and cap and (usage.output_tokens or 0) >= cap:
-            reason = "length"
+        turn, reason = len(self.state.turns) + 1, reply.finish_reason
+        if reply.tool_calls and (cap := self._cap(model)):
+            reason = "length" if (reply.usage.output_tokens or 0) >= cap else reason
         calls = tuple(
             msgspec.structs.replace(call, turn=turn, position=position)
             for position, call in enumerate(reply.tool_calls)
         )
+        usage = self._priced(model, reply.usage)
         return msgspec.structs.replace(
             reply, tool_calls=calls, usage=usage, finish_reason=reason
         )

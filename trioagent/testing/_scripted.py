@@ -66,6 +66,7 @@ class ScriptedModel:
 
     def __init__(self, steps: Sequence[Step], *, seconds: float = 0.0) -> None:
         self.name = "scripted:model"
+        self.endpoint = f"scripted:{id(self)}"
         self.requests: list[ModelRequest] = []
         self.closed = 0  # replies that are over, in whatever way
         self._steps = list(steps)

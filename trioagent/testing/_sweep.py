@@ -105,6 +105,7 @@ def _spied(agent: Agent, at: _StopAtStep) -> Agent:
 class _SpyModel:
     def __init__(self, model: Any, at: _StopAtStep) -> None:
         self.name: str = model.name
+        self.endpoint = f"spied:{id(self)}"
         self._model = model
         self._at = at
 
