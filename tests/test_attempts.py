@@ -28,6 +28,7 @@ from trioagent import (
     TextDelta,
     UsageReported,
     max_cost,
+    max_tokens_used,
     retries,
     tool,
 )
@@ -367,7 +368,8 @@ async def test_a_cost_limit_caps_the_next_request() -> None:
 
 async def test_a_reply_that_passes_the_cost_limit_is_cut() -> None:
     steps = ["a", UsageReported(Usage(input_tokens=5, output_tokens=500)), Hang()]
-    outcome = await agent(steps, price=price, stop_when=[max_cost(0.002)]).run("go")
+    limits = [max_tokens_used(10_000), max_cost(0.002)]
+    outcome = await agent(steps, price=price, stop_when=limits).run("go")
     assert (outcome.status, outcome.stop_reason) == (Status.STOPPED, "max_cost:0.002")
     assert outcome.usage.output_tokens == 500
 

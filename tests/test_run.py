@@ -818,6 +818,24 @@ async def test_leaving_the_block_ends_the_run(autojump_clock: MockClock) -> None
     assert [type(e) async for e in run] == []
 
 
+async def test_a_run_that_waits_for_its_reader_ends_when_he_leaves() -> None:
+    async with agent("word " * 100).open("go") as run:
+        await trio.testing.wait_all_tasks_blocked()  # its buffer is full
+    assert run.outcome.status is Status.CANCELLED
+
+
+async def test_an_agents_block_may_hold_a_model_without_connections() -> None:
+    async with agent("hello") as a:
+        assert (await a.run("go")).unwrap() == "hello"
+
+
+def test_a_model_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
+    model = Agent("openai:gpt-5.5").model
+    assert not isinstance(model, str)
+    assert model.name == "openai:gpt-5.5"
+
+
 async def test_an_error_in_the_block_leaves_as_itself(
     autojump_clock: MockClock,
 ) -> None:

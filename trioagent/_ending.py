@@ -105,8 +105,6 @@ class Ending:
         Whoever cancels after this is told that it is too late.
         """
         self.decided = True
-        if self.cause is None and end is None:
-            self.cause = self._host(trio.current_time())
         # A final answer is not lost to a deadline of the same moment. To a user it is:
         # whoever was told that the run ends for him can rely on it.
         done = end is not None and end.status is Status.COMPLETED

@@ -39,6 +39,8 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
         """The report of one call of a turn."""
         end = turn.ends.get(call.position)
         ended, problem = "interrupted", ""
+        if call.position not in turn.starts:
+            ended = "not_run"
         match end:
             case ToolEnded(failed=failed, content=content, code=code):
                 ended = "timeout" if code == "timeout" else "failed"
@@ -47,9 +49,7 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
                 ended = "interrupted" if code == "stopped" else "lost"
             case ToolNotRun(problem=problem):
                 ended = "not_run"
-            case None if call.position not in turn.starts:
-                ended = "not_run"
-            case None:
+            case _:
                 pass
         return cls(
             name=call.name,

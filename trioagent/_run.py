@@ -290,8 +290,6 @@ class Run:
                 self._send.send_nowait(event)
             except trio.WouldBlock:
                 return False
-            except trio.BrokenResourceError:
-                self._watching = False
         return True
 
     async def publish(self, event: AnyEvent) -> None:
@@ -300,7 +298,7 @@ class Run:
             try:
                 await self._send.send(event)
             except trio.BrokenResourceError:
-                self._watching = False
+                pass  # the reader left
 
     def next_request(self, model: Model) -> ModelRequest:
         """What a model is asked next."""
