@@ -738,11 +738,11 @@ async def test_an_answer_that_is_there_is_not_lost_to_a_later_deadline(
         assert run.outcome.unwrap() == "done"
 
 
-async def test_ten_thousand_races_have_one_end_each(autojump_clock: MockClock) -> None:
+async def test_two_thousand_races_have_one_end_each(autojump_clock: MockClock) -> None:
     # B30: user stop, deadline, last result and answer meet at whole seconds.
     races = random.Random(30)
     store = MemoryStore()
-    a = agent(*[_race_step] * 20_000, store=store)
+    a = agent(*[_race_step] * 4_000, store=store)
 
     async def race(limit: float, stop_at: float) -> None:
         accepted = False
@@ -761,7 +761,7 @@ async def test_ten_thousand_races_have_one_end_each(autojump_clock: MockClock) -
         statuses.add(outcome.status)
 
     statuses: set[Status] = set()
-    for _ in range(20):
+    for _ in range(4):
         async with trio.open_nursery() as nursery:
             for _ in range(500):
                 limit, stop_at = races.choice([1, 2, 3, 9]), races.choice([0, 1, 2, 3])

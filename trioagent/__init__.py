@@ -23,6 +23,7 @@ The files, from the bottom up; imports go up this list only:
     adapters  know words and ports, never the engine, never each other
       models      openai_chat, openai_responses, anthropic, gemini, local; _policy
       stores      memory
+      prices      genai_price, by the tables of genai-prices
       observe     console (rich)
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
     faces     know everything

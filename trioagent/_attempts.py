@@ -39,7 +39,8 @@ async def ask(run: Run) -> tuple[Reply, Model]:
     """
     attempt, pause = Attempt(), 0.0
     while True:
-        await trio.sleep(pause)
+        if pause:
+            await trio.sleep(pause)
         model = run.plan.models[attempt.rank]
         endpoint = getattr(model, "endpoint", model.name)
         try:
