@@ -383,3 +383,38 @@ async def test_a_plain_function_runs_in_a_thread_and_is_waited_for() -> None:
     ended = [e for e in a.store.events if isinstance(e, ToolEnded)]  # type: ignore[union-attr]
     assert ended[0].content == "done 1"
     assert not any(isinstance(e, ToolLost) for e in a.store.events)  # type: ignore[union-attr]
+
+
+async def test_a_plain_function_holds_up_nobody_else() -> None:
+    # B70: it waits for what the async tool does, so the loop must go on.
+    freed = threading.Event()
+
+    @tool(effect="read")
+    def wait() -> str:
+        assert freed.wait(10)
+        return "waited"
+
+    @tool(effect="read")
+    async def free() -> str:
+        await trio.sleep(0.01)
+        freed.set()
+        return "freed"
+
+    a = agent([call("wait"), call("free")], "ok", tools=[wait, free])
+    assert await results(a) == ["waited", "freed"]
+
+
+async def test_a_plain_function_that_outlasts_its_limit_is_waited_for() -> None:
+    # B06: a thread cannot be cut, so its effect is known, and nothing runs on.
+    ended: list[int] = []
+
+    @tool(effect="once", seconds=0.05)
+    def slow() -> str:
+        threading.Event().wait(0.2)
+        ended.append(1)
+        return "done"
+
+    outcome = await agent(call("slow"), "ok", tools=[slow]).run("go")
+    assert ended == [1]
+    report = outcome.tools[0]
+    assert (report.effect_status, report.late) == (EffectStatus.CONFIRMED, True)
