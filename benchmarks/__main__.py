@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import trio
 
-from benchmarks import _floor
+from benchmarks import _floor, _wire
 from trioagent import (
     Agent,
     Limits,
@@ -262,6 +262,8 @@ BENCHMARKS = [
     deltas_in_linear_time,
     many_runs_at_once,
     import_against_floor,
+    _wire.decode_against_httpx_sse,
+    _wire.request_building,
 ]
 
 
@@ -290,7 +292,8 @@ def main() -> None:
     for benchmark in BENCHMARKS:
         if options.names and benchmark.__name__ not in options.names:
             continue
-        print(f"{benchmark.__name__}: {benchmark.__doc__}")
+        about = (benchmark.__doc__ or "").splitlines()[0]
+        print(f"{benchmark.__name__}: {about}")
         figures = benchmark()
         results[benchmark.__name__] = figures
         for name, value in figures.items():

@@ -27,7 +27,7 @@ LAYERS = [
     ["_attempts"],
     ["_run"],
     ["_agent"],
-    ["models", "stores"],
+    ["models", "stores", "prices"],
     ["observe", "testing"],
     ["cli"],
     ["__init__", "__main__"],

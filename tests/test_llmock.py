@@ -1,119 +1,85 @@
 """A chaos server plays its faults: each gives a right answer or a typed error in time.
 
-llmock keeps a journal and judges the client by it: what was retried, how soon, and what
-was taken for an answer. The adapter does not retry, so the test plays the caller that
-does what the error says.
+Every fault meets every adapter. The adapters do not retry, so the test plays the caller
+that does what the error says; the server's verdict on that caller must be clean.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from http.client import HTTPConnection
-from typing import Any
+from fnmatch import fnmatch
+from typing import NamedTuple
 
 import pytest
 import trio
 
-from tests.asking import HELLO, Asked, ask
-from trioagent._errors import ModelError, ModelRefused, ModelUnavailable
-from trioagent._events import Reply, UserMessage
-from trioagent._ports import ModelRequest, ToolSpec
-from trioagent.models.openai_chat import OpenAIChat
-
 pytest.importorskip("llmock", reason="llmock is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-# Started by a small program, because only a socket that is bound before the server
-# starts has a port that nobody else can take.
-SERVE = """
-import socket, sys, uvicorn
-from llmock.main import app
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-config = uvicorn.Config(app, log_level="critical", lifespan="off")
-uvicorn.Server(config).run(sockets=[listener])
-"""
-LOOK = ToolSpec(
-    name="look",
-    description="Looks.",
-    parameters={"type": "object", "properties": {"q": {"type": "string"}}},
+from tests import faults_table
+from tests.asking import Asked, ask
+from tests.chaos import (
+    ADAPTERS,
+    BREAKS,
+    FAULTS,
+    PARIS,
+    WORDS,
+    Adapter,
+    Fault,
+    LLMock,
+    ask_as_told,
+    behaviors_for,
+    breaks,
+    in_words,
+    open_llmock,
+    say,
 )
-WITH_TOOLS = ModelRequest(messages=[UserMessage("look up the weather")], tools=[LOOK])
+from trioagent._errors import ModelError, ModelRefused, ModelUnavailable
+from trioagent._events import Reply, UserMessage
+from trioagent._ports import ModelRequest
 
-
-class LLMock:
-    """The server's own API, to set up a fault and to hear the verdict."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=10)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, f"/_llmock/{path}", data)
-            response = connection.getresponse()
-            assert response.status < 300
-            return json.loads(response.read())
-        finally:
-            connection.close()
-
-    def play(self, *behaviors: dict[str, Any]) -> None:
-        self.call("POST", "reset")
-        if behaviors:
-            self.call("POST", "scenario", {"behaviors": behaviors})
-
-    def attempts(self) -> int:
-        count: int = self.call("GET", "requests")["count"]
-        return count
-
-    def findings(self) -> list[Any]:
-        found: list[Any] = self.call("GET", "verdict")["findings"]
-        return found
-
-    def model(self) -> OpenAIChat:
-        return OpenAIChat("gpt-4o", base_url=f"http://127.0.0.1:{self._port}/v1")
+each_adapter = pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda a: a.name)
 
 
 @pytest.fixture(scope="module")
 def llmock() -> Iterator[LLMock]:
-    # A stream that is sent in one go is over before we can object to a piece of it, and
-    # is then put down as one that we took.
-    environment = {**os.environ, "LLMOCK_STREAM_CHUNK_DELAY_MS": "30"}
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    try:
-        assert server.stdout is not None
-        yield LLMock(int(server.stdout.readline()))
-    finally:
-        server.kill()
-        server.communicate()
+    with open_llmock() as server:
+        yield server
 
 
-async def ask_as_told(model: OpenAIChat, request: ModelRequest = HELLO) -> list[Asked]:
-    """Ask, and ask once more if the error says that it may help."""
-    tries: list[Asked] = []
-    with trio.fail_after(15):
-        for _ in range(2):
-            tries.append(await ask(model, request))
-            error = tries[-1].error
-            if error is None or not error.may_retry:
-                break
-            await trio.sleep(0.1 if error.retry_after is None else error.retry_after)
-    return tries
+class Met(NamedTuple):
+    """How a fault ended, and what the server held of it."""
+
+    tries: list[Asked]
+    attempts: int
+    findings: list[str]
 
 
-async def test_an_answer_without_faults(llmock: LLMock) -> None:
-    llmock.play({"type": "reply", "text": "Hello there, friend."})
-    [asked] = await ask_as_told(llmock.model())
+# Each meeting takes a moment, and several promises look at it.
+MET: dict[tuple[str, str], Met] = {}
+
+
+async def meet(llmock: LLMock, fault: Fault, adapter: Adapter) -> Met:
+    key = fault.name, adapter.name
+    if key not in MET:
+        llmock.play(*behaviors_for(fault, adapter))
+        tries = await ask_as_told(adapter.make(llmock.url), fault.request)
+        findings = [finding["code"] for finding in llmock.findings()]
+        MET[key] = Met(tries, llmock.attempts(), findings)
+    return MET[key]
+
+
+def faults(pattern: str) -> pytest.MarkDecorator:
+    chosen = [fault for fault in FAULTS if fnmatch(fault.name, pattern)]
+    assert chosen
+    return pytest.mark.parametrize("fault", chosen, ids=lambda f: f.name)
+
+
+@each_adapter
+async def test_an_answer_without_faults(llmock: LLMock, adapter: Adapter) -> None:
+    llmock.play(say(text="Hello there, friend."))
+    [asked] = await ask_as_told(adapter.make(llmock.url))
     assert asked.reply is not None
     assert asked.reply.text == asked.text == "Hello there, friend."
     assert asked.reply.finish_reason == "stop"
@@ -121,143 +87,120 @@ async def test_an_answer_without_faults(llmock: LLMock) -> None:
     assert llmock.findings() == []
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_a_refusal_is_not_repeated(llmock: LLMock, status: int) -> None:
-    llmock.play({"type": "fail", "status": status, "times": None})
-    [asked] = await ask_as_told(llmock.model())
-    assert isinstance(asked.error, ModelRefused)
-    assert asked.error.status == status
-    assert llmock.attempts() == 1
-    assert llmock.findings() == []
-
-
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
-async def test_a_passing_failure_may_be_tried_again(
-    llmock: LLMock, status: int
+@each_adapter
+@faults("*")
+async def test_a_fault_ends_as_it_should(
+    llmock: LLMock, fault: Fault, adapter: Adapter
 ) -> None:
-    llmock.play({"type": "fail", "status": status})
-    first, second = await ask_as_told(llmock.model())
-    assert isinstance(first.error, ModelUnavailable)
-    assert first.error.status == status
-    assert second.reply is not None
-    assert llmock.findings() == []
+    tries, attempts, _ = await meet(llmock, fault, adapter)
+    assert attempts == len(tries) == (2 if fault.ends == "again" else 1)
+    if fault.ends == "refused":
+        assert isinstance(tries[0].error, ModelRefused)
+    else:
+        assert tries[-1].reply is not None
+    if fault.ends == "again":
+        assert isinstance(tries[0].error, ModelUnavailable)
 
 
-async def test_the_wait_that_was_asked_for_is_told(llmock: LLMock) -> None:
-    llmock.play({"type": "fail", "status": 429, "retry_after": 1})
-    first, second = await ask_as_told(llmock.model())
-    assert first.error is not None
-    assert first.error.retry_after == 1.0
-    assert second.reply is not None
-    assert llmock.findings() == []
+@each_adapter
+@faults("*")
+async def test_the_verdict_on_a_caller_who_does_what_the_error_says_is_clean(
+    llmock: LLMock, fault: Fault, adapter: Adapter
+) -> None:
+    # The server holds that a quota that is used up comes back in a second.
+    known = ["gave_up"] if "quota" in fault.name else []
+    assert (await meet(llmock, fault, adapter)).findings == known
 
 
-async def test_a_quota_is_no_reason_to_try_again(llmock: LLMock) -> None:
-    fault = {"type": "fail", "status": 429, "code": "insufficient_quota"}
-    llmock.play(fault)
-    [asked] = await ask_as_told(llmock.model())
-    assert isinstance(asked.error, ModelRefused)
-    assert asked.error.kind == "insufficient_quota"
+@each_adapter
+@faults("*")
+async def test_the_docs_say_what_happens(
+    llmock: LLMock, fault: Fault, adapter: Adapter
+) -> None:
+    tries = (await meet(llmock, fault, adapter)).tries
+    assert faults_table.read()[fault.name][adapter.name] == in_words(tries[0])
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-@pytest.mark.parametrize("kind", ["disconnect", "truncate", "malformed"])
+@each_adapter
+@faults("* after ? events")
 async def test_a_broken_stream_is_never_an_answer(
-    llmock: LLMock, kind: str, after: int
+    llmock: LLMock, fault: Fault, adapter: Adapter
 ) -> None:
-    reply = {"type": "reply", "text": "one two three four five", "times": None}
-    llmock.play(reply, {"type": "stream_fault", "kind": kind, "after_chunks": after})
-    first, second = await ask_as_told(llmock.model())
-    assert isinstance(first.error, ModelUnavailable)
-    assert "one two three four five".startswith(first.text)
+    first, second = (await meet(llmock, fault, adapter)).tries
+    assert first.text != WORDS
+    assert WORDS.startswith(first.text)
     assert second.reply is not None
-    assert second.reply.text == "one two three four five"
-    assert llmock.attempts() == 2
-    assert llmock.findings() == []
+    assert second.reply.text == WORDS
 
 
-@pytest.mark.parametrize("kind", ["disconnect", "truncate", "malformed"])
+@each_adapter
+@faults("* in a tool call")
 async def test_a_call_in_a_broken_stream_never_comes_out(
-    llmock: LLMock, kind: str
+    llmock: LLMock, fault: Fault, adapter: Adapter
 ) -> None:
-    calls = [{"name": "look", "arguments": {"q": "the weather in Paris"}}]
-    reply = {"type": "reply", "tool_calls": calls, "times": None}
-    llmock.play(reply, {"type": "stream_fault", "kind": kind, "after_chunks": 3})
-    first, second = await ask_as_told(llmock.model(), WITH_TOOLS)
-    assert isinstance(first.error, ModelUnavailable)
+    first, second = (await meet(llmock, fault, adapter)).tries
     assert not any(isinstance(part, Reply) for part in first.parts)
     assert second.reply is not None
     [call] = second.reply.tool_calls
-    assert json.loads(call.arguments) == {"q": "the weather in Paris"}
-    assert llmock.findings() == []
+    assert json.loads(call.arguments) == PARIS
 
 
-async def test_a_stall_ends_when_the_caller_says_so(llmock: LLMock) -> None:
-    stall = {"type": "stream_fault", "kind": "stall", "stall_seconds": 30}
-    llmock.play({**stall, "after_chunks": 2})
+@each_adapter
+@faults("429, retry after 1 s")
+async def test_the_wait_that_was_asked_for_is_told(
+    llmock: LLMock, fault: Fault, adapter: Adapter
+) -> None:
+    first, _ = (await meet(llmock, fault, adapter)).tries
+    assert first.error is not None
+    assert first.error.retry_after == 1.0
+
+
+@each_adapter
+async def test_a_stall_ends_when_the_caller_says_so(
+    llmock: LLMock, adapter: Adapter
+) -> None:
+    llmock.play(breaks("stall", 2) | {"stall_seconds": 30})
     started_at = trio.current_time()
     with trio.move_on_after(0.3) as silence:
-        await ask(llmock.model())
+        await ask(adapter.make(llmock.url))
     assert silence.cancelled_caught
     assert trio.current_time() - started_at < 0.5
     assert llmock.findings() == []
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"type": "delay", "seconds": 0.3},
-        {"type": "slow_first_token", "seconds": 0.3},
-        {
-            "type": "stream_fault",
-            "kind": "stall",
-            "stall_seconds": 0.3,
-            "after_chunks": 2,
-        },
-    ],
-    ids=["delay", "slow_first_token", "short_stall"],
-)
-async def test_a_slow_answer_is_a_right_one(
-    llmock: LLMock, fault: dict[str, Any]
+@each_adapter
+@faults("malformed arguments *")
+async def test_a_bad_call_is_handed_on_as_it_is(
+    llmock: LLMock, fault: Fault, adapter: Adapter
 ) -> None:
-    llmock.play({"type": "reply", "text": "one two three"}, fault)
-    [asked] = await ask_as_told(llmock.model())
-    assert asked.reply is not None
-    assert asked.reply.text == "one two three"
-    assert llmock.findings() == []
-
-
-@pytest.mark.parametrize("kind", ["malformed_arguments", "unknown_tool"])
-async def test_a_bad_call_is_handed_on_as_it_is(llmock: LLMock, kind: str) -> None:
-    llmock.play({"type": "tool_fault", "kind": kind})
-    [asked] = await ask_as_told(llmock.model(), WITH_TOOLS)
+    [asked] = (await meet(llmock, fault, adapter)).tries
     assert asked.reply is not None
     [call] = asked.reply.tool_calls
-    if kind == "unknown_tool":
-        assert call.name != "look"
+    if adapter.whole_calls:  # the server sends an object without what it broke
+        assert call.arguments == "{}"
     else:
         with pytest.raises(json.JSONDecodeError):
             json.loads(call.arguments)
-    assert llmock.findings() == []
 
 
-@pytest.mark.parametrize("reason", ["stop", "length", "content_filter"])
-async def test_a_finish_reason_is_kept(llmock: LLMock, reason: str) -> None:
-    llmock.play({"type": "reply", "text": "one", "finish_reason": reason})
-    [asked] = await ask_as_told(llmock.model())
+@each_adapter
+@faults("finish reason *")
+async def test_a_finish_reason_is_kept(
+    llmock: LLMock, fault: Fault, adapter: Adapter
+) -> None:
+    reason = fault.name.split()[-1]
+    [asked] = (await meet(llmock, fault, adapter)).tries
     assert asked.reply is not None
-    assert asked.reply.finish_reason == reason
+    expected = adapter.filtered if reason == "content_filter" else reason
+    assert asked.reply.finish_reason == expected
 
 
-async def test_every_fault_at_once_is_still_bounded(llmock: LLMock) -> None:
-    llmock.play(
-        *(
-            {"type": "stream_fault", "kind": kind, "after_chunks": after}
-            for kind in ("disconnect", "truncate", "malformed")
-            for after in (0, 1, 2, 4)
-        )
-    )
-    async with llmock.model() as model:
+@each_adapter
+async def test_every_fault_at_once_is_still_bounded(
+    llmock: LLMock, adapter: Adapter
+) -> None:
+    llmock.play(*(breaks(kind, after) for kind in BREAKS for after in (0, 1, 2, 3)))
+    async with adapter.make(llmock.url) as model:  # type: ignore[attr-defined]
         outcomes: list[Asked] = []
 
         async def one(number: int) -> None:

@@ -95,6 +95,22 @@ def test_the_error_field_of_llama_cpp_is_shown() -> None:
     assert decode([b'error: {"message":"no"}\n\n']) == [ErrorLine(b'{"message":"no"}')]
 
 
+@pytest.mark.parametrize("end", [b"\n\ndata: b\n\n", b"\n", b""])
+def test_an_error_between_events_comes_out(end: bytes) -> None:
+    stray = b'{\n  "error": {\n    "code": 499\n  }\n}'
+    found = decode([b"data: a\n\n" + stray + end])
+    assert found[:2] == [Event(b"a"), ErrorLine(stray)]
+    assert found[2:] == ([Event(b"b")] if b"data" in end else [])
+    found = decode([b"data: a\n\n[" + stray + b"]" + end])
+    assert found[1] == ErrorLine(b"[" + stray + b"]")
+
+
+@pytest.mark.parametrize("stray", [b'{"a":1}', b"{", b"[1]", b"[]", b'{"error":null}'])
+def test_json_between_events_is_skipped(stray: bytes) -> None:
+    found = decode([b"data: a\n\n" + stray + b"\n\ndata: b\n\n"])
+    assert found == [Event(b"a"), Event(b"b")]
+
+
 def test_an_event_that_is_too_large_is_a_clear_error() -> None:
     for body in (b"data: " + b"x" * 200, b"data: aaaaaaaaaa\n" * 20):
         decoder = SSEDecoder(max_event_bytes=100)

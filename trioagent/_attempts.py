@@ -38,7 +38,7 @@ async def ask(run: Run) -> tuple[Reply, Model]:
     `ModelError` of the last attempt when no further one is due.
     """
     attempt, pause = Attempt(), 0.0
-    while True:
+    while True:  # noqa: ASYNC913 - asking is a cancel point, and so is the pause
         if pause:
             await trio.sleep(pause)
         model = run.plan.models[attempt.rank]

@@ -8,8 +8,11 @@ from trioagent._ports import Model
 
 # Imported when used: `import trioagent` must stay light.
 PROVIDERS = {
+    "anthropic": "trioagent.models.anthropic:AnthropicMessages",
+    "gemini": "trioagent.models.gemini:Gemini",
     "local": "trioagent.models.local:LocalModel",
     "openai": "trioagent.models.openai_chat:OpenAIChat",
+    "openai-responses": "trioagent.models.openai_responses:OpenAIResponses",
 }
 
 

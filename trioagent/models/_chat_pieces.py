@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from trioagent._events import ToolCall, ToolCallDelta
 
+from ._arguments import arguments_text, whole_arguments
 from ._chat_wire import CallDelta
 
 
@@ -34,7 +33,7 @@ class Calls:
         """What is new in this piece; None if it belongs to no call."""
         call_id = "" if delta.id is None else str(delta.id)
         name = delta.function.name or "" if delta.function else ""
-        arguments = _arguments(delta.function.arguments if delta.function else None)
+        arguments = arguments_text(delta.function.arguments if delta.function else None)
         if not (call_id or name or arguments):
             return ToolCallDelta(0)  # a placeholder, empty in every respect
         position = self._find(delta.index, call_id, name)
@@ -61,7 +60,7 @@ class Calls:
         return tuple(
             ToolCall(
                 name=call.name,
-                arguments=_whole_arguments("".join(call.arguments), cut=cut),
+                arguments=whole_arguments("".join(call.arguments), cut=cut),
                 id=call.id,
                 position=position,
             )
@@ -90,17 +89,6 @@ class Calls:
         if call_id and call.id:
             return position if call_id == call.id else None
         return position if name in ("", call.name) or not call.name else None
-
-
-def _arguments(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return msgspec.json.encode(value).decode()
-
-
-def _whole_arguments(text: str, *, cut: bool) -> str:
-    """No text, and `null`, mean no arguments; in a reply that was cut, a cut."""
-    return "{}" if text.strip() in ("", "null") and not cut else text
 
 
 class Details:

@@ -94,17 +94,25 @@ class ChatStream:
         except _BAD_JSON as error:
             what = "sent something that is no chunk of a chat completion"
             raise self.unusable(what, "bad_chunk") from error
-        self._read_names(chunk, parts)
+        # One check for each thing that most chunks do not bring.
+        if not (self._id and self._model):
+            self._read_names(chunk, parts)
+        spent = chunk.usage is not None or chunk.x_groq is not None
         for choice in chunk.choices or ():
+            spent = spent or choice.usage is not None
             if not choice.index:  # the others were not asked for
                 self._read_choice(choice, parts)
+        if spent:
+            self._read_usages(chunk, parts)
+        if (chunk.error or not chunk.choices) and chunk.is_error:
+            raise self._broke_off(data)
+
+    def _read_usages(self, chunk: Chunk, parts: list[ReplyPart]) -> None:
         for raw in chunk.usages():
             usage = merge_usage(self._usage, read_usage(raw))
             if usage != self._usage:
                 self._usage = usage
                 parts.append(UsageReported(usage))
-        if chunk.is_error:
-            raise self._broke_off(data)
 
     def finish(self) -> Reply:
         """The whole reply, or `ModelError` if an error came, or no end."""
@@ -166,17 +174,22 @@ class ChatStream:
     def _read_choice(self, choice: Choice, parts: list[ReplyPart]) -> None:
         self._answered = True
         delta = choice.delta or choice.message
-        if delta is not None:
-            self._read_texts(delta, parts)
-            for call in delta.tool_calls or ():
-                self._read_call(call, parts)
-            if delta.function_call is not None:
-                legacy = CallDelta(_LEGACY, None, delta.function_call)
-                self._read_call(legacy, parts)
+        if delta is not None and delta.content and delta.is_plain:  # nearly all of them
+            self._text.append(delta.content)
+            parts.append(TextDelta(delta.content))
+        elif delta is not None:
+            self._read_delta(delta, parts)
         if choice.finish_reason:
             self._finish_reason = choice.finish_reason
         if choice.native_finish_reason:
             self._native_finish_reason = choice.native_finish_reason
+
+    def _read_delta(self, delta: Delta, parts: list[ReplyPart]) -> None:
+        self._read_texts(delta, parts)
+        for call in delta.tool_calls or ():
+            self._read_call(call, parts)
+        if delta.function_call is not None:
+            self._read_call(CallDelta(_LEGACY, None, delta.function_call), parts)
 
     def _read_texts(self, delta: Delta, parts: list[ReplyPart]) -> None:
         text, reasoning = read_content(delta.content)

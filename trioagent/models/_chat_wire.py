@@ -13,6 +13,8 @@ import msgspec
 
 from trioagent._events import FinishReason, Usage
 
+from ._usage import cost, count, details
+
 WIRE_NAME = "openai-chat"  # what `Reply.provider` says; its `carry` is for us alone
 
 
@@ -41,6 +43,19 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_details: list[Any] | None = None
     tool_calls: list[CallDelta] | None = None
     function_call: Function | None = None  # what calls were before there were several
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is text and nothing else."""
+        return isinstance(self.content, str) and (
+            self.tool_calls
+            is self.reasoning_content
+            is self.reasoning
+            is self.reasoning_details
+            is self.refusal
+            is self.function_call
+            is None
+        )
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -89,11 +104,11 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 def read_usage(raw: dict[str, Any]) -> Usage:
     """What one usage object says; what it leaves out is unknown."""
-    reads = _details(raw, "prompt_tokens_details")
-    writes = _details(raw, "completion_tokens_details")
-    output = _count(raw.get("completion_tokens"))
-    reasoning = _count(writes.get("reasoning_tokens"), raw.get("reasoning_tokens"))
-    prompt = _count(raw.get("prompt_tokens"))
+    reads = details(raw, "prompt_tokens_details")
+    writes = details(raw, "completion_tokens_details")
+    output = count(raw.get("completion_tokens"))
+    reasoning = count(writes.get("reasoning_tokens"), raw.get("reasoning_tokens"))
+    prompt = count(raw.get("prompt_tokens"))
     # xAI leaves the reasoning out of the output, and only the total shows it.
     parts = (prompt or 0) + (output or 0) + (reasoning or 0)
     if output is not None and reasoning and raw.get("total_tokens") == parts:
@@ -101,17 +116,17 @@ def read_usage(raw: dict[str, Any]) -> Usage:
     return Usage(
         input_tokens=prompt,
         output_tokens=output,
-        cached_tokens=_count(
+        cached_tokens=count(
             reads.get("cached_tokens"),
             raw.get("prompt_cache_hit_tokens"),
             raw.get("cached_tokens"),
             raw.get("cache_read_input_tokens"),
         ),
-        cache_write_tokens=_count(
+        cache_write_tokens=count(
             reads.get("cache_write_tokens"), raw.get("cache_creation_input_tokens")
         ),
         reasoning_tokens=reasoning,
-        cost=_cost(raw.get("cost")),
+        cost=cost(raw.get("cost")),
     )
 
 
@@ -123,24 +138,6 @@ def merge_usage(old: Usage, new: Usage) -> Usage:
         if (value := getattr(new, name)) is not None
     }
     return msgspec.structs.replace(old, **said)
-
-
-def _details(raw: dict[str, Any], name: str) -> dict[str, Any]:
-    value = raw.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def _count(*values: Any) -> int | None:
-    for value in values:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return int(value)
-    return None
-
-
-def _cost(value: Any) -> float | None:
-    if isinstance(value, dict):  # Perplexity
-        value = value.get("total_cost")
-    return float(value) if isinstance(value, int | float) else None
 
 
 _FINISH_REASONS: dict[str, FinishReason] = {

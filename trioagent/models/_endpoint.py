@@ -89,9 +89,12 @@ class Endpoint:
         body: bytes,
         request: ModelRequest,
         make_stream: Callable[[Reporter], Stream],
+        *,
+        query: str = "",
+        tail_seconds: float = TAIL_SECONDS,
     ) -> AsyncIterator[AsyncIterator[ReplyPart]]:
         """POST `body` to `path` below the address; see `Model.open_reply`."""
-        url = self._split._replace(path=self._split.path.rstrip("/") + path).geturl()
+        url = _join(self._split, path, query)
         async with self._http.open_stream(
             url,
             headers=self._headers,
@@ -107,7 +110,7 @@ class Endpoint:
             if answer.status >= 300:
                 problem = await answer.read_problem()
                 raise reporter.failed(answer.status, problem, answer.headers)
-            yield _Parts(answer, Body(make_stream(reporter)))
+            yield _Parts(answer, Body(make_stream(reporter)), tail_seconds)
 
 
 class _Parts:
@@ -116,9 +119,10 @@ class _Parts:
     An object and no generator: leaving it early leaves nothing to be finalized.
     """
 
-    def __init__(self, answer: Answer, body: Body) -> None:
+    def __init__(self, answer: Answer, body: Body, tail_seconds: float) -> None:
         self._answer = answer
         self._body = body
+        self._tail_seconds = tail_seconds
         self._ready: deque[ReplyPart] = deque([ReplyOpened(request_id(answer.headers))])
         self._over = False
         self._problem: ModelError | None = None
@@ -139,19 +143,18 @@ class _Parts:
     async def _read(self) -> None:  # noqa: ASYNC910 - its tail may end it
         stream = self._body.stream
         data = None
+        said: list[ReplyPart] = []
         try:
             with trio.CancelScope(deadline=self._tail):
                 data = await anext(self._answer, None)
-            if data is None:
-                self._ready += self._body.end()
-            else:
-                self._ready += self._body.feed(data) or [KeepAlive()]
+            said = self._body.end() if data is None else self._body.feed(data)
+            self._ready += said if said or data is None else [KeepAlive()]
         except ModelError as error:
             stream.fail(error)
         if data is None or stream.done:
             self._end()
-        elif stream.is_finished and self._tail == math.inf:
-            self._tail = trio.current_time() + TAIL_SECONDS
+        elif stream.is_finished and (said or self._tail == math.inf):
+            self._tail = trio.current_time() + self._tail_seconds
 
     def _end(self) -> None:
         self._over = True
@@ -160,6 +163,12 @@ class _Parts:
             self._answer.complete = True
         except ModelError as error:  # what came before it is handed out first
             self._problem = error
+
+
+def _join(base: SplitResult, path: str, query: str) -> str:
+    queries = filter(None, (base.query, query))
+    path = base.path.rstrip("/") + path
+    return base._replace(path=path, query="&".join(queries)).geturl()
 
 
 def split_url(base_url: str) -> SplitResult:

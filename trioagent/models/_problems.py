@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -21,21 +22,31 @@ _MAY_RETRY = {
     "rate_limit_exceeded",
     "server_error",
     "timeout",
+    "CANCELLED",  # Google's, in the middle of a reply, with a status of 499
 }
 _NEVER_RETRY = {
     "authentication_error",
     "billing_error",
     "billing_hard_limit_reached",
     "billing_not_active",
+    "bio_policy",
     "content_filter",
     "context_length_exceeded",
+    "data_residency_mismatch",
     "insufficient_quota",
     "invalid_api_key",
     "invalid_prompt",
     "invalid_request_error",
+    "misalignment_policy_violation",
     "model_not_found",
     "not_found_error",
     "permission_error",
+    "request_too_large",
+    "FAILED_PRECONDITION",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
 }
 _QUOTA = {
     "billing_error",
@@ -51,6 +62,8 @@ class Problem(NamedTuple):
     message: str
     kinds: tuple[str, ...]  # its type and code, the finer one first
     status: int | None  # one that stands in the body
+    request_id: str = ""  # Anthropic's; the header says it too, but a proxy drops it
+    retry_after: float | None = None  # seconds; Google says it here and in no header
 
     @property
     def kind(self) -> str:
@@ -60,19 +73,47 @@ class Problem(NamedTuple):
 
 def read_problem(body: Any) -> Problem:
     """Find message, kind and status in an error object of any of the known shapes."""
+    if isinstance(body, list) and body:  # Google, to who did not ask for events
+        body = body[0]
     outer = body if isinstance(body, dict) else {"message": body}
     inner = outer.get("error") or outer
     if not isinstance(inner, dict):
         inner = {"message": inner}
     codes = [where.get(key) for where in (inner, outer) for key in _STATUS_KEYS]
-    kinds = [where.get(key) for where in (inner, outer) for key in ("code", "type")]
-    texts = [kind for kind in kinds if isinstance(kind, str) and kind != "error"]
-    words = [text for text in texts if not text.isdigit()]
     status = next((s for s in map(_status, codes) if s), None)
-    return Problem(_read_message(inner, outer), tuple(words), status)
+    request_id = outer.get("request_id")
+    return Problem(
+        _read_message(inner, outer),
+        _read_kinds(inner, outer),
+        status,
+        request_id if isinstance(request_id, str) else "",
+        _read_delay(inner),
+    )
 
 
 _STATUS_KEYS = ("code", "status", "status_code")
+_KIND_KEYS = ("code", "type", "status")  # the last is Google's
+_DURATION = re.compile(r"\d{1,9}(\.\d{1,9})?s")  # likewise: 48.9s
+
+
+def _read_kinds(inner: dict[str, Any], outer: dict[str, Any]) -> tuple[str, ...]:
+    kinds = [detail.get("reason") for detail in _details(inner)]
+    kinds += [where.get(key) for where in (inner, outer) for key in _KIND_KEYS]
+    texts = [kind for kind in kinds if isinstance(kind, str) and kind != "error"]
+    return tuple(text for text in texts if not text.isdigit())
+
+
+def _read_delay(inner: dict[str, Any]) -> float | None:
+    delays = (detail.get("retryDelay") for detail in _details(inner))
+    found = (d for d in delays if isinstance(d, str) and _DURATION.fullmatch(d))
+    return next((float(delay[:-1]) for delay in found), None)
+
+
+def _details(inner: dict[str, Any]) -> list[dict[str, Any]]:
+    details = inner.get("details")
+    if not isinstance(details, list):
+        return []
+    return [detail for detail in details if isinstance(detail, dict)]
 
 
 def _status(value: Any) -> int | None:
@@ -120,8 +161,8 @@ class Reporter:
             self._say(f"answered {status} {_phrase(status)}", problem),
             status=status,
             kind=hide(problem.kind, self._secrets),
-            request_id=self.request_id,
-            retry_after=self._retry_after,
+            request_id=self.request_id or problem.request_id,
+            retry_after=self._wait(problem),
             billed="known" if status < 500 else "unknown",
             may_retry=False if never else None,
         )
@@ -133,7 +174,8 @@ class Reporter:
             self._say("reported an error", problem),
             status=problem.status,
             kind=hide(problem.kind, self._secrets),
-            request_id=self.request_id,
+            request_id=self.request_id or problem.request_id,
+            retry_after=problem.retry_after,
             **known,
         )
 
@@ -142,6 +184,10 @@ class Reporter:
         return ModelUnavailable(
             f"{self._model} {what}", kind=kind, request_id=self.request_id, **known
         )
+
+    def _wait(self, problem: Problem) -> float | None:
+        header = self._retry_after
+        return problem.retry_after if header is None else header
 
     def _say(self, what: str, problem: Problem) -> str:
         kind = f" ({problem.kind})" if problem.kind else ""

@@ -3,7 +3,8 @@
 By the WHATWG rules, on bytes: only CR, LF and CRLF end a line, so a line separator of
 Unicode inside a JSON string stays where it is. Beyond them, as model servers need it:
 comments come out (they are signs of life), so does the `error:` field that llama.cpp
-invented, and an event that is whole JSON counts although its blank line never came.
+invented, and an error that Google writes between the events as plain JSON; and an event
+that is whole JSON counts although its blank line never came.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Comment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ErrorLine(msgspec.Struct, frozen=True, gc=False):
-    """A line `error: …`, which is no part of the standard."""
+    """A line `error: …`, or JSON with an error in it; neither is in the standard."""
 
     data: bytes
 
@@ -52,6 +53,7 @@ class SSEDecoder:
         # that a long line in small pieces is not copied again and again.
         self._line: list[bytes] = []
         self._data: list[bytes] = []
+        self._stray: list[bytes] = []  # lines of JSON that stand between the events
         self._size = 0  # bytes held in the two
         self._event = ""
         self._id = ""
@@ -78,8 +80,7 @@ class SSEDecoder:
         found: list[Item] = []
         self._read_line(self._take_line(), found)
         last = rest.pop()
-        for line in rest:
-            self._read_line(line, found)
+        self._read_lines(rest, found)
         if last:
             self._line.append(last)
             self._hold(len(last))
@@ -90,8 +91,9 @@ class SSEDecoder:
         found: list[Item] = []
         if self._line:
             self._read_line(self._take_line(), found)
-        if self._data and _is_whole(b"\n".join(self._data)):
-            self._dispatch(found)
+        if not _is_whole(b"\n".join(self._data)):
+            self._data.clear()
+        self._dispatch(found)
         return found
 
     def _take_line(self) -> bytes:
@@ -109,6 +111,20 @@ class SSEDecoder:
                 may_retry=False,
             )
 
+    def _read_lines(self, lines: list[bytes], found: list[Item]) -> None:
+        """Whole lines. Nearly all are data, or end an event of one line: no calls."""
+        data = self._data
+        for line in lines:
+            if line.startswith(b"data: ") and not self._at_start:
+                data.append(line[6:])
+                self._hold(len(line))
+            elif line or len(data) != 1 or self._event or self._stray:
+                self._read_line(line, found)
+            else:
+                found.append(Event(data.pop(), "message", self._id, self._retry))
+                self._size = 0
+                self._retry = None
+
     def _read_line(self, line: bytes, found: list[Item]) -> None:
         if self._at_start:
             self._at_start = False
@@ -123,6 +139,10 @@ class SSEDecoder:
             self._dispatch(found)
 
     def _read_field(self, line: bytes, found: list[Item]) -> None:
+        if self._stray or line[0] in b"{[":
+            self._stray.append(line)
+            self._hold(len(line))
+            return
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if not name:
@@ -143,7 +163,12 @@ class SSEDecoder:
             data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
             found.append(Event(data, self._event or "message", self._id, self._retry))
             self._data.clear()
-            self._size = 0
+        if self._stray:
+            stray = b"\n".join(self._stray)
+            if _is_error(stray):
+                found.append(ErrorLine(stray))
+            self._stray.clear()
+        self._size = 0
         self._event = ""
         self._retry = None
 
@@ -156,3 +181,13 @@ def _is_whole(data: bytes) -> bool:
     except msgspec.DecodeError:
         return False
     return True
+
+
+def _is_error(data: bytes) -> bool:
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    if isinstance(body, list) and body:
+        body = body[0]
+    return isinstance(body, dict) and bool(body.get("error"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -14,17 +13,15 @@ from trioagent._ports import ModelRequest
 from ._chat_request import encode_request
 from ._chat_stream import ChatStream
 from ._endpoint import Endpoint, find_key
-from ._keys import check_key
-
-_DEFAULT_URL = "https://api.openai.com/v1"
+from ._openai import find_url, own_headers
 
 
 class OpenAIChat:
     """A model by its name, at OpenAI or at any server that speaks Chat Completions.
 
     The key is `api_key`, else OPENAI_API_KEY; the server `base_url`, else
-    OPENAI_BASE_URL, else OpenAI. A server on this machine needs no key, and gets none
-    unless `api_key` names it; `api_key=""` sends none anywhere.
+    OPENAI_BASE_URL, else OpenAI. A server on this machine needs no key; `api_key=""`
+    sends none anywhere.
 
     Some servers want `max_tokens_field="max_tokens"`, or refuse `stream_options`
     (`stream_usage=False`; then nobody knows the usage). `extra_body` is added to each
@@ -45,7 +42,7 @@ class OpenAIChat:
         connections: int = 100,
         provider: str = "openai",
     ) -> None:
-        base_url = base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
+        base_url = find_url(base_url)
         key = find_key(api_key, base_url, "OPENAI_API_KEY")
         self._model = model
         self._extra_body = dict(extra_body or {})
@@ -54,7 +51,7 @@ class OpenAIChat:
         self._endpoint = Endpoint(
             f"{provider}:{model}",
             base_url,
-            own_headers=_own_headers(key),
+            own_headers=own_headers(key),
             headers=headers,
             secrets=[key],
             connections=connections,
@@ -101,14 +98,3 @@ class OpenAIChat:
             request,
             lambda reporter: ChatStream(reporter, host=host),
         )
-
-
-def _own_headers(key: str) -> dict[str, str]:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    for header, variable in (
-        ("openai-organization", "OPENAI_ORG_ID"),
-        ("openai-project", "OPENAI_PROJECT_ID"),
-    ):
-        if value := os.environ.get(variable):
-            headers[header] = check_key(value, source=variable)
-    return headers
