@@ -30,10 +30,13 @@ pytestmark = needs_model
 # `tool_choice` forces a call, on any of its wires. On /v1/responses it does not read
 # `text.format`, though it reads the `response_format` of Chat Completions there; and it
 # calls an answer complete that the limit has cut.
+GREEDY = {"temperature": 0}  # the same answer each time: it must not end early
 WIRES: dict[str, Callable[[str], Model]] = {
-    "anthropic": lambda address: AnthropicMessages("local", base_url=address),
+    "anthropic": lambda address: AnthropicMessages(
+        "local", base_url=address, extra_body=GREEDY
+    ),
     "openai-responses": lambda address: OpenAIResponses(
-        "local", base_url=f"{address}/v1"
+        "local", base_url=f"{address}/v1", extra_body=GREEDY
     ),
 }
 CUT: dict[str, FinishReason] = {"anthropic": "length", "openai-responses": "stop"}

@@ -41,7 +41,8 @@ def encode_request(
         schema = output_format(request.output)
         body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.max_output_tokens is not None:
-        body["max_output_tokens"] = request.max_output_tokens
+        # What is left of a budget may be less than the API takes: 400 below 16.
+        body["max_output_tokens"] = max(16, request.max_output_tokens)
     return msgspec.json.encode(body | dict(extra_body))
 
 
