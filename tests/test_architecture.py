@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +182,13 @@ def test_the_loop_stays_small() -> None:
         if ast.get_docstring(function):
             lines -= 1
     assert lines <= 45
+
+
+def test_python_m_trioagent_is_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["trioagent", "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("trioagent", run_name="__main__")
+    assert left.value.code == 0
+    assert "trioagent" in capsys.readouterr().out

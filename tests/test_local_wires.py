@@ -23,7 +23,7 @@ from trioagent.models.openai_responses import OpenAIResponses
 
 from .asking import ask
 
-pytestmark = needs_model
+pytestmark = [needs_model, pytest.mark.machine]
 
 # Of what a wire can carry, the server leaves some out: on /v1/messages it reads neither
 # `output_config` nor any other wish for JSON, and with the template of this model no

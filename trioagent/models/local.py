@@ -23,6 +23,7 @@ from . import _llama_server
 from .openai_chat import OpenAIChat
 
 START_SECONDS = 60.0  # to load the model and answer
+CRASH_SECONDS = 0.5  # from a broken connection to the end of the process that broke it
 STOP_SECONDS = 2.0  # for each step of taking the server down: asked, told, killed
 
 
@@ -114,15 +115,19 @@ class LocalModel:
         async with self:
             server = self._server()
             assert server.chat is not None
+            problem: ModelUnavailable | None = None
             try:
                 async with server.chat.open_reply(request) as parts:
                     yield parts
             except ModelUnavailable as error:
+                problem = error
+            if problem is not None:
+                await server.wait_for_its_end(CRASH_SECONDS)
                 if not server.ended:
-                    raise
+                    raise problem
                 raise ModelUnavailable(
-                    f"{self.name} is gone: {server.last_words()}", usage=error.usage
-                ) from error
+                    f"{self.name} is gone: {server.last_words()}", usage=problem.usage
+                ) from problem
 
     def _shared(self) -> _Shared:
         try:
@@ -247,6 +252,12 @@ class _Server:
         """The errors that the child has told of."""
         self.log.seek(0)
         return self.log.read().decode(errors="replace").splitlines()
+
+    async def wait_for_its_end(self, seconds: float) -> None:
+        """Until the process has ended: its sockets close a moment before."""
+        with trio.move_on_after(seconds):
+            while not self.ended:  # noqa: ASYNC110 - a process sets no Event
+                await trio.sleep(0.02)
 
     def last_words(self) -> str:
         """How the child ended, if it did, and the last of its errors."""
