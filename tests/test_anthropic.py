@@ -727,6 +727,7 @@ async def test_a_case_gives_its_error(file: str, shown: str) -> None:
     assert error.billed == "unknown"
 
 
+@pytest.mark.machine
 async def test_a_hundred_thousand_deltas_take_linear_time() -> None:
     async def seconds(count: int, kind: str, field: str, block: str) -> float:
         letter = sse(delta(0, type=kind, **{field: "x"})) * 100

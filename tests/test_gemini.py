@@ -739,6 +739,7 @@ async def test_a_piece_that_cannot_be_placed_is_an_error(part: Part) -> None:
     assert error.kind == "protocol_error"
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("kind", ["text", "arguments"])
 def test_a_hundred_thousand_pieces_take_linear_time(kind: str) -> None:
     def seconds(count: int) -> float:

@@ -682,6 +682,7 @@ def test_a_raw_json_error_in_a_200_is_an_error() -> None:
     assert error.kind == "502"
 
 
+@pytest.mark.machine
 async def test_a_hundred_thousand_deltas_take_linear_time() -> None:
     recipe = json.loads((DATA / "chat_big_args_1char.json").read_text())
 

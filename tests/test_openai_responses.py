@@ -895,6 +895,7 @@ async def test_events_that_say_nothing_are_skipped(events: list[Item]) -> None:
     assert (await play_reply(sse(text("ok", 9), *events, end()))).text == "ok"
 
 
+@pytest.mark.machine
 async def test_a_hundred_thousand_deltas_take_linear_time() -> None:
     async def seconds(count: int) -> float:
         per_step = 100

@@ -126,6 +126,7 @@ def test_the_size_is_counted_for_each_event_anew() -> None:
             decoder.feed(piece)
 
 
+@pytest.mark.machine
 def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
     def seconds(size: int) -> float:
         pieces = cut(b"data: " + b"x" * size + b"\n\n", 64)
