@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from trioagent._errors import ModelError
-from trioagent._events import (
-    ReasoningDelta,
-    Reply,
-    ReplyPart,
-    TextDelta,
-    UserMessage,
-)
+from trioagent._events import ReasoningDelta, Reply, ReplyPart, TextDelta, UserMessage
 from trioagent._ports import Model, ModelRequest
 
 HELLO = ModelRequest(messages=[UserMessage("hello")])

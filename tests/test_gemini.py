@@ -792,11 +792,7 @@ STATUSES: list[tuple[int, dict[str, Any], type[ModelError], str]] = [
 @pytest.mark.parametrize("shape", ["object", "array"])
 @pytest.mark.parametrize(("status", "body", "expected", "kind"), STATUSES)
 async def test_the_status_says_whether_to_ask_again(
-    status: int,
-    body: dict[str, Any],
-    expected: type[ModelError],
-    kind: str,
-    shape: str,
+    status: int, body: dict[str, Any], expected: type[ModelError], kind: str, shape: str
 ) -> None:
     data = json.dumps(body if shape == "object" else [body], indent=2).encode()
     error = await play_error(data, status=status)

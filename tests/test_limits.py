@@ -58,10 +58,7 @@ async def stopped(a: Agent, *conditions: StopCondition) -> tuple[str, str | None
     def fresh(**options: Any) -> Agent:
         return agent(*steps, price=a.price, limits=a.limits, **options)
 
-    for one, given in (
-        (fresh(stop_when=conditions), ()),
-        (fresh(), conditions),
-    ):
+    for one, given in ((fresh(stop_when=conditions), ()), (fresh(), conditions)):
         outcome = await one.run("go", stop_when=given)
         told.append((outcome.status, outcome.stop_reason, outcome.turns))
         one = fresh(stop_when=conditions[:1])
@@ -295,4 +292,4 @@ def test_only_what_is_written_out_replaces() -> None:
 
 
 def test_conditions_say_what_they_are() -> None:
-    assert repr(max_tokens_used(40_000)) == "max_tokens:40000"
+    assert "'max_tokens', bound=40000" in repr(max_tokens_used(40_000))

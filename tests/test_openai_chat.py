@@ -22,12 +22,7 @@ import trio
 
 from tests.asking import HELLO, Asked, ask, ask_for_error, ask_for_reply
 from tests.loopback import CUT, HANG, Answer, Drip, Loopback, open_loopback
-from trioagent._errors import (
-    ModelError,
-    ModelRefused,
-    ModelTimeout,
-    ModelUnavailable,
-)
+from trioagent._errors import ModelError, ModelRefused, ModelTimeout, ModelUnavailable
 from trioagent._events import (
     KeepAlive,
     Message,

@@ -33,11 +33,7 @@ TOOLS = [
 ]
 # What the tools say that each turn calls, by the ids of the calls; the last calls none.
 RESULTS = [{"c1": "seen", "c2": "boom"}, {"c3": "öäü \u2028"}, {}]
-CALLS = {
-    "c1": ("look", '{"q": 1.5}'),
-    "c2": ("find", "{}"),
-    "c3": ("look", '{"q":2}'),
-}
+CALLS = {"c1": ("look", '{"q": 1.5}'), "c2": ("find", "{}"), "c3": ("look", '{"q":2}')}
 FINAL = '{"far": 7}'
 
 

@@ -1265,15 +1265,24 @@ async def test_a_fatal_tool_ends_the_run_and_keeps_what_is_done(
 # Misuse
 
 
+async def _soon(*args: object) -> str:
+    return "soon"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"model": "nobody:x"}, "no provider 'nobody'"),
         ({"model": "openai:"}, "names no model"),
         ({"model": 7}, "takes 'provider:model' or a model"),
-        ({"limits": {"seconds": 3}}, r"takes Limits"),
+        ({"limits": {"seconds": 3}}, r"Agent\(limits=…\)"),
         ({"tools": [look, look]}, "look is there twice"),
-        ({"stop_when": ["soon"]}, "takes conditions"),
+        ({"stop_when": ["soon"]}, "takes plain functions"),
+        ({"retry": 3}, r"Agent\(retry=…\) cannot be 3"),
+        ({"store": "file.db"}, r"Agent\(store=…\)"),
+        ({"model": ScriptedModel}, "or a model, not"),
+        ({"instructions": _soon}, r"Agent\(instructions=…\)"),
+        ({"stop_when": [_soon]}, "takes plain functions"),
         ({"output": object()}, "output="),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from inspect import iscoroutinefunction as _is_async
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -60,8 +61,14 @@ class Agent:
         models = [_find(m) for m in (self.model, *self.fallback)]
         object.__setattr__(self, "model", models[0])
         object.__setattr__(self, "fallback", tuple(models[1:]))
-        if not isinstance(self.limits, Limits):
-            raise TypeError(f"Agent(limits=…) takes Limits(…), not {self.limits!r}")
+        for option, value, right in (
+            ("limits", self.limits, isinstance(self.limits, Limits)),
+            ("retry", self.retry, self.retry is None or callable(self.retry)),
+            ("store", self.store, self.store is None or hasattr(self.store, "append")),
+            ("instructions", self.instructions, not _is_async(self.instructions)),
+        ):
+            if not right:
+                raise TypeError(f"Agent({option}=…) cannot be {value!r}")
         tools = tuple(t if isinstance(t, Tool) else tool(t) for t in self.tools)
         names = [t.name for t in tools]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -142,6 +149,7 @@ class Agent:
         models = tuple(_find(m) for m in (self.model, *self.fallback))
         if not isinstance(prompt, str):
             raise TypeError(f"a prompt is text, not {prompt!r}")
+        prompt.encode()  # a lone surrogate is UnicodeEncodeError, before any effect
         check_history(before)
         conditions = (*self.stop_when, *_conditions(stop_when))
         for model in models:
@@ -155,7 +163,7 @@ class Agent:
             instructions=text if isinstance(text, str) else text(),
             messages=(*before, UserMessage(prompt)),
             tools={t.name: t for t in self.tools if isinstance(t, Tool)},
-            limits=limits.over(self.limits) if limits else self.limits,
+            limits=Limits.over(limits, self.limits) if limits else self.limits,
             conditions=conditions,
             answer=self.__dict__["_answer"],
             store=self.store,
@@ -177,7 +185,7 @@ def _find(model: str | Model) -> Model:
     if isinstance(model, str):
         found: Model = pkgutil.resolve_name("trioagent.models:find_model")(model)
         return found
-    if not hasattr(model, "open_reply"):
+    if not hasattr(model, "open_reply") or isinstance(model, type):
         raise TypeError(f"Agent takes 'provider:model' or a model, not {model!r}")
     return model
 
@@ -187,8 +195,8 @@ def _policy(name: str) -> Any:
 
 
 def _conditions(conditions: Iterable[StopCondition]) -> tuple[StopCondition, ...]:
-    found = tuple(conditions)
+    found: tuple[Any, ...] = tuple(conditions)
     for condition in found:
-        if not callable(condition):
-            raise TypeError(f"stop_when takes conditions, not {condition!r}")
+        if not callable(condition) or _is_async(condition):
+            raise TypeError(f"stop_when takes plain functions, not {condition!r}")
     return found

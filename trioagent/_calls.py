@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import trio
 
 from ._events import Effect, Status, Stop, ToolCall, ToolEnded, ToolLost, ToolNotRun
 from ._scopes import is_cancelled
@@ -37,35 +39,31 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
     tool = run.plan.tools.get(call.name)
     if tool is None:
         known = ", ".join(run.plan.tools) or "none"
-        problem = f"Not started: there is no tool {call.name!r}. There are: {known}."
-        return ToolNotRun(call=call, problem=problem, code="unknown_tool")
-    if cut := _cut_off(run):
-        return ToolNotRun(call=call, problem=cut, code="cut")
+        problem = f"there is no tool {call.name!r}. There are: {known}."
+        return _not_run(call, "unknown_tool", problem)
+    reason = run.state.turns[-1].finish_reason
+    if reason not in ("stop", "tool_calls"):  # what looks whole may be a cut one
+        length = "your reply was cut by its length limit. Ask for less."
+        other = f"the reply ended with {reason}."
+        return _not_run(call, "cut", length if reason == "length" else other)
     left = run.remaining()
     if tool.needs_seconds > left and tool.fallback:
         tool = tool.fallback
     if tool.needs_seconds > left:
         problem = (
-            f"Not started: {tool.name} needs {tool.needs_seconds:g} s, and {left:.1f} s"
-            " are left."
+            f"{tool.name} needs {tool.needs_seconds:g} s, and {left:.1f} s are left."
         )
-        return ToolNotRun(call=call, problem=problem, code="budget")
+        return _not_run(call, "budget", problem)
     try:
         arguments = tool.read_arguments(call)
     except ValueError as error:
-        return ToolNotRun(call=call, problem=str(error), code="bad_arguments")
+        return _not_run(call, "bad_arguments", str(error))
     seconds = tool.seconds or run.limits.tool_seconds
     return PreparedCall(call, tool, arguments, seconds)
 
 
-def _cut_off(run: Run) -> str:
-    """Why none of a reply's calls may run: what looks whole may be a cut one."""
-    reason = run.state.turns[-1].finish_reason
-    if reason in ("stop", "tool_calls"):
-        return ""
-    if reason == "length":
-        return "Not started: your reply was cut by its length limit. Ask for less."
-    return f"Not started: the reply ended with {reason}."
+def _not_run(call: ToolCall, code: str, problem: str) -> ToolNotRun:
+    return ToolNotRun(call=call, problem=f"Not started: {problem}", code=code)
 
 
 async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolNotRun:
@@ -76,10 +74,9 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
     """
     call, tool, arguments, seconds = ready
     if is_cancelled():
-        problem = "Not started: the run was stopped."
-        return ToolNotRun(call=call, problem=problem, code="stopped")
+        return _not_run(call, "stopped", "the run was stopped.")
     if tool.context:
-        arguments[tool.context] = _context(run, call)
+        arguments[tool.context] = _context(run, call, in_thread=tool.in_thread)
     # If its grace runs out, this is what became of it.
     problem = f"{tool.name}: it did not end within its grace after the stop"
     end: ToolEnded | ToolLost = ToolLost(call=call, problem=problem, code="stopped")
@@ -95,15 +92,17 @@ def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
     return run.ending.graces.shield(grace) if grace else nullcontext()
 
 
-def _context(run: Run, call: ToolCall) -> ToolContext:
+def _context(run: Run, call: ToolCall, *, in_thread: bool) -> ToolContext:
+    from_there = partial(partial, trio.from_thread.run_sync) if in_thread else partial
     key = uuid.uuid5(KEYS, f"{run.id}/{call.turn}/{call.position}")
     return ToolContext(
         run_id=run.id,
         call=call,
         idempotency_key=str(key),
         grace_seconds=run.limits.grace_seconds,
-        remaining=run.remaining,
-        cancel=run.cancel,
+        remaining=from_there(run.remaining),
+        cancel=from_there(run.cancel),
+        in_thread=in_thread,
     )
 
 

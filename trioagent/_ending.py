@@ -99,15 +99,25 @@ class Ending:
         stop = Stop("host", detail, scope="host", source="host")
         return Cause(Status.INTERRUPTED, stop, now)
 
-    def verdict(self, end: RunEnded | None) -> RunEnded:
+    def note_crash(self, error: Exception) -> None:
+        """An error passes through the run: a bug, of ours or of what it was given.
+
+        It takes the place of the cancel that it caused. Only its type is kept, for its
+        text may hold anything.
+        """
+        if self.cause is None or self.cause.stop.code == "host":
+            stop = Stop("error", type(error).__name__, scope="host", source="host")
+            self.cause = Cause(Status.INTERRUPTED, stop, trio.current_time())
+
+    def verdict(self, end: RunEnded | None, *, in_time: bool) -> RunEnded:
         """How the run has ended: by its cause if there is one, else as it says itself.
 
         Whoever cancels after this is told that it is too late.
         """
         self.decided = True
-        # A final answer is not lost to a deadline of the same moment. To a user it is:
+        # An answer that was there before a deadline is not lost to it. To a user it is:
         # whoever was told that the run ends for him can rely on it.
-        done = end is not None and end.status is Status.COMPLETED
+        done = in_time and end is not None and end.status is Status.COMPLETED
         if self.cause and not (done and self.cause.stop.source != "user"):
             end = RunEnded(self.cause.status, self.cause.stop)
         assert end is not None
@@ -157,12 +167,8 @@ class Ending:
             for task, name in self._children.items()
         ]
         for late in found:
-            logger.warning(
-                "%s holds its run open %.0f s after the stop, at %s",
-                late.name,
-                seconds,
-                late.where,
-            )
+            said = "%s holds its run open, %.0f s after the stop, at %s"
+            logger.warning(said, late.name, seconds, late.where)
         return found
 
 

@@ -56,8 +56,7 @@ class ModelError(AgentError):
         self.scope = scope  # the clock that ran out: connect, first_token, silence…
         self.status = status  # of the HTTP response
         self.kind = kind  # the provider's own type or code of the error
-        self.request_id = request_id
-        self.response_id = response_id
+        self.request_id, self.response_id = request_id, response_id
         self.retry_after = retry_after  # seconds the provider asks us to wait
         self.usage = usage or Usage()  # what it reported before the end
         self.billed = billed  # known: `usage` is the bill. unknown: it may be more

@@ -63,9 +63,8 @@ class Stop(msgspec.Struct, frozen=True):
     source: str = "limit"  # user, host, limit, condition, model, tool
 
     def __str__(self) -> str:
-        if self.source == "condition" and self.detail:
-            return f"{self.code}:{self.detail}"
-        return self.code
+        bound = self.detail if self.source == "condition" else ""
+        return f"{self.code}:{bound}" if bound else self.code
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,15 +86,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __add__(self, other: Usage) -> Usage:
         """Sum what is known; a field unknown on both sides stays unknown."""
-        return Usage(
-            **{
-                name: mine if theirs is None else (mine or 0) + theirs
-                for name, mine, theirs in (
-                    (n, getattr(self, n), getattr(other, n))
-                    for n in self.__struct_fields__
-                )
-            }
-        )
+        fields = ((n, getattr(self, n), getattr(other, n)) for n in USAGE_FIELDS)
+        return Usage(**{n: a if b is None else (a or 0) + b for n, a, b in fields})
+
+
+USAGE_FIELDS = Usage.__struct_fields__
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -316,21 +311,7 @@ KeptEvent = (
     | ToolNotRun
     | RunEnded
 )
-ReplyPart = (
-    ReplyOpened
-    | TextDelta
-    | ReasoningDelta
-    | ToolCallDelta
-    | UsageReported
-    | KeepAlive
-    | Reply
-)
-ShownEvent = (
-    ReplyOpened
-    | TextDelta
-    | ReasoningDelta
-    | ToolCallDelta
-    | UsageReported
-    | CleanupOverrun
-)
+_Piece = ReplyOpened | TextDelta | ReasoningDelta | ToolCallDelta | UsageReported
+ReplyPart = _Piece | KeepAlive | Reply
+ShownEvent = _Piece | CleanupOverrun
 AnyEvent = KeptEvent | ShownEvent

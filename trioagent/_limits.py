@@ -64,6 +64,8 @@ class Limits:
 
     def over(self, other: Limits) -> Limits:
         """These limits where they were written out, and `other` everywhere else."""
+        if not isinstance(self, Limits):
+            raise TypeError(f"run(limits=…) takes Limits(…), not {self!r}")
         given: frozenset[str] = self.__dict__["_given"]
         return Limits(
             **{
@@ -113,9 +115,6 @@ class Condition:
 
     def __call__(self, state: RunState) -> bool:
         return self.holds(state)
-
-    def __repr__(self) -> str:
-        return f"{self.code}:{self.bound}"
 
     def stop(self) -> Stop:
         """The reason, as the run records it."""

@@ -38,19 +38,14 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, turn: Turn, call: ToolCall) -> Self:
         """The report of one call of a turn."""
         end = turn.ends.get(call.position)
-        ended, problem = "interrupted", ""
-        if call.position not in turn.starts:
+        ended, problem = "interrupted", getattr(end, "problem", "")
+        if isinstance(end, ToolNotRun) or call.position not in turn.starts:
             ended = "not_run"
-        match end:
-            case ToolEnded(failed=failed, content=content, code=code):
-                ended = "timeout" if code == "timeout" else "failed"
-                ended, problem = (ended, content) if failed else ("done", "")
-            case ToolLost(problem=problem, code=code):
-                ended = "interrupted" if code == "stopped" else "lost"
-            case ToolNotRun(problem=problem):
-                ended = "not_run"
-            case _:
-                pass
+        elif isinstance(end, ToolEnded):
+            failed = "timeout" if end.code == "timeout" else "failed"
+            ended, problem = (failed, end.content) if end.failed else ("done", "")
+        elif isinstance(end, ToolLost) and end.code != "stopped":
+            ended = "lost"
         return cls(
             name=call.name,
             turn=call.turn,
@@ -102,7 +97,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         )
         asking = state.phase is Phase.ASKING
         return cls(
-            run_id=state.run_id,
+            run_id=state.started.run_id if state.started else "",
             status=end.status,
             stop=end.stop,
             output=end.output if output is None else output,

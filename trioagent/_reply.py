@@ -24,7 +24,7 @@ from ._events import (
 )
 from ._limits import Limits
 from ._ports import Model, ModelRequest
-from ._scopes import end_if_cancelled
+from ._scopes import end_if_cancelled, flat_errors
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run
@@ -98,7 +98,7 @@ async def read_reply(run: Run, model: Model, request: ModelRequest) -> Reply:
         await end_if_cancelled()
         asked = True
         clocks = Clocks(run.limits)
-        with run.child("reply"), clocks.scope:
+        with flat_errors(), run.child("reply"), clocks.scope:
             await _listen(run, model, request, clocks, heard)
         if heard and isinstance(heard[-1], Reply):
             whole = True

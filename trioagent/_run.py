@@ -11,6 +11,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
+    suppress,
 )
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ import trio
 
 from ._attempts import ask
 from ._calls import PreparedCall, conclude, perform, prepare
-from ._ending import Ending
+from ._ending import Ending, logger
 from ._errors import ModelError, StoreError
 from ._events import (
     AnyEvent,
@@ -37,14 +38,7 @@ from ._events import (
     ToolStarted,
     Usage,
 )
-from ._limits import (
-    Limits,
-    Price,
-    StopCondition,
-    output_cap,
-    passed,
-    reason_to_end,
-)
+from ._limits import Limits, Price, StopCondition, output_cap, passed, reason_to_end
 from ._outcome import Outcome
 from ._ports import Breaker, Model, ModelRequest, Retry, Store
 from ._schema import AnswerType
@@ -60,8 +54,11 @@ async def drive(run: Run) -> None:
     end: RunEnded | None = None
     try:
         with run.ending.scope:
-            async with run.watched():
+            async with run.ending.graces.watch(run.tell_overruns):
                 end = await take_turns(run)
+    except Exception as error:
+        run.ending.note_crash(error)
+        raise
     finally:
         # `record` brings its own bounded shield.
         await run.record(run.verdict(end))  # noqa: ASYNC102
@@ -146,7 +143,6 @@ class Run:
         self._kept: dict[str, Any] = {}
         self._specs = [tool.spec for tool in plan.tools.values()]
         self._began = 0.0
-        self._outcome: Outcome | None = None
         self._send, self._receive = trio.open_memory_channel[AnyEvent](EVENT_BUFFER)
         self._watching = True
         self._told_end = False
@@ -182,11 +178,9 @@ class Run:
         """How the run ended; raises RuntimeError while it has not."""
         if self.state.ended is None:
             raise RuntimeError(f"{self!r} has not ended: there is no outcome yet")
-        if self._outcome is None:
-            answer, text = self.plan.answer, self.state.ended.output
-            output = answer.read(text) if answer and text is not None else None
-            self._outcome = Outcome.of(self.state, output)
-        return self._outcome
+        answer, text = self.plan.answer, self.state.ended.output
+        output = answer.read(text) if answer and text is not None else None
+        return Outcome.of(self.state, output)
 
     def __aiter__(self) -> Run:
         return self
@@ -225,10 +219,6 @@ class Run:
         self._watching = False
         self._receive.close()
 
-    def watched(self) -> AbstractAsyncContextManager[None]:
-        """The part of the run that can be stopped, and whose stopping is reported."""
-        return self.ending.graces.watch(self._tell_overruns)
-
     @asynccontextmanager
     async def connections(self) -> AsyncGenerator[None]:
         """What the models keep open for a run; it is closed before the run's end."""
@@ -248,9 +238,11 @@ class Run:
         """How the run has ended. A final answer counts, whatever cut its way out."""
         if end is None and self.state.answer is not None:
             end = self.reason_to_end()
-        return self.ending.verdict(end)
+        cause, answered = self.ending.cause, self._began + self.state.answered_at
+        in_time = cause is None or answered <= cause.at
+        return self.ending.verdict(end, in_time=in_time)
 
-    async def _tell_overruns(self) -> None:
+    async def tell_overruns(self) -> None:
         while True:
             await trio.sleep(self.limits.grace_seconds)
             for overrun in self.ending.overruns():
@@ -295,10 +287,8 @@ class Run:
     async def publish(self, event: AnyEvent) -> None:
         """Show `event`. A slow reader slows the run; a reader who left does not."""
         if not self.publish_nowait(event):
-            try:
+            with suppress(trio.BrokenResourceError):  # the reader left
                 await self._send.send(event)
-            except trio.BrokenResourceError:
-                pass  # the reader left
 
     def next_request(self, model: Model) -> ModelRequest:
         """What a model is asked next."""
@@ -329,7 +319,13 @@ class Run:
     def _priced(self, model: Model, usage: Usage) -> Usage:
         if usage.cost is not None or self.plan.price is None:
             return usage
-        return msgspec.structs.replace(usage, cost=self.plan.price(model.name, usage))
+        try:
+            cost = self.plan.price(model.name, usage)
+        except Exception:  # noqa: BLE001 - a function of the user's
+            # What was paid for is not lost over it; it only stays without a price.
+            logger.exception("price() failed for %s", model.name)
+            return usage
+        return msgspec.structs.replace(usage, cost=cost)
 
     def adopt(self, reply: Reply, model: Model) -> Reply:
         """The reply as this run keeps it: its calls placed, its price known.
@@ -351,12 +347,11 @@ class Run:
 
     def objection(self, reply: Reply) -> str:
         """Why a final answer is not what was asked for, in words for the model."""
-        if self.plan.answer is None or not reply.is_final:
-            return ""
-        try:
-            self.plan.answer.read(reply.text)
-        except ValueError as error:
-            return str(error)
+        if self.plan.answer is not None and reply.is_final:
+            try:
+                self.plan.answer.read(reply.text)
+            except ValueError as error:
+                return str(error)
         return ""
 
     def reason_to_end(self) -> RunEnded | None:
@@ -383,7 +378,5 @@ class RunHandle:
         self._soon(self._run.finish_turn, reason)
 
     def _soon(self, fn: Callable[[str], bool], reason: str) -> None:
-        try:
+        with suppress(trio.RunFinishedError):  # then so is the run
             self._token.run_sync_soon(fn, reason)
-        except trio.RunFinishedError:
-            pass  # so is the run

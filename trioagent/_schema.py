@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from enum import Enum
+from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -53,9 +56,12 @@ def _default(param: inspect.Parameter) -> Any:
     """The parameter's default, copied for each call where it could be changed."""
     if param.default is param.empty:
         return msgspec.NODEFAULT
-    if isinstance(param.default, (list, dict, set)):
-        return msgspec.field(default_factory=param.default.copy().copy)
-    return param.default
+    if isinstance(param.default, (*_FIXED, type(None))):
+        return param.default
+    return msgspec.field(default_factory=partial(deepcopy, deepcopy(param.default)))
+
+
+_FIXED = (str, int, float, bytes, tuple, frozenset, Enum)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -92,7 +98,7 @@ class AnswerType:
         """The answer in `text`; raises ValueError, in words for the model, if not."""
         try:
             value = msgspec.json.decode(text, type=self._object)
-        except msgspec.DecodeError as error:
+        except Exception as error:  # noqa: BLE001 - too deep, or a type of the user's
             raise ValueError(
                 f"Your answer could not be read: {error}. Answer again, with nothing"
                 " but JSON that fits the schema."

@@ -98,24 +98,31 @@ async def end_if_cancelled() -> None:
 
 @asynccontextmanager
 async def open_flat_nursery() -> AsyncGenerator[trio.Nursery]:
-    """Like `trio.open_nursery`, but one error leaves it, as itself and not in a group.
+    """Like `trio.open_nursery`, but its errors leave it as `flat_errors` says."""
+    with flat_errors():
+        async with trio.open_nursery() as nursery:
+            yield nursery
+
+
+@contextmanager
+def flat_errors() -> Iterator[None]:
+    """Let one error out of a group, as itself.
 
     Of several, Ctrl-C goes first, then the first one; the others stand in its notes. A
     cancel that came along is delivered again by the next checkpoint.
     """
     first: BaseException | None = None
     try:
-        async with trio.open_nursery() as nursery:
-            yield nursery
+        yield
     except BaseExceptionGroup as group:
         _, rest = group.split(trio.Cancelled)
         if rest is None:
             raise
-        first, *others = sorted(_leaves(rest), key=_is_error)
+        first, *others = sorted(_leaves(rest), key=lambda e: isinstance(e, Exception))
         for other in others:
             first.add_note(f"At the same time: {other!r}")
-    # Raised out here, so that its own context is kept and not the group.
     if first is not None:
+        first.__suppress_context__ = True  # the group would only be noise
         raise first
 
 
@@ -125,8 +132,3 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield from _leaves(error)
         else:
             yield error
-
-
-def _is_error(error: BaseException) -> bool:
-    """Sorts KeyboardInterrupt and SystemExit before errors."""
-    return isinstance(error, Exception)

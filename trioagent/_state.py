@@ -73,8 +73,8 @@ BAD_CALL = ("unknown_tool", "bad_arguments", "cut")
 NEVER_STARTED = "Not started: the run was stopped before this call began."
 STOPPED_READ = "Stopped before any effect: the call only reads, and was cut short."
 UNKNOWN_EFFECT = (
-    "Outcome unknown: the call was interrupted after it had begun, and its effect may"
-    " or may not have happened. Do not repeat it."
+    "Outcome unknown: the call had begun, and its effect may or may not have happened."
+    " Do not repeat it."
 )
 
 
@@ -123,6 +123,9 @@ class Turn:
                 return ToolResult(call.name, content, call.id, failed)
             case ToolNotRun(problem=problem):
                 return ToolResult(call.name, problem, call.id, failed=True)
+            case ToolLost(problem=problem):
+                text = f"{UNKNOWN_EFFECT} What is known: {problem}."
+                return ToolResult(call.name, text, call.id, failed=True)
             case _:
                 told = {
                     EffectStatus.NOT_STARTED: NEVER_STARTED,
@@ -135,6 +138,8 @@ def check_history(messages: Iterable[Message]) -> None:
     """Raise ValueError unless each call is followed by its result, in order."""
     awaited: list[ToolCall] = []
     for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError(f"history takes messages, as outcome.history: {message!r}")
         if isinstance(message, ToolResult):
             if not awaited or awaited[0].name != message.name:
                 raise ValueError(
@@ -167,6 +172,7 @@ class RunState:
         self.elapsed_ms = 0.0  # active time, up to the last event
         self.cut: ModelCut | None = None  # the last request, if it got no whole reply
         self.answer: str | None = None  # the final answer, once there is one
+        self.answered_at = 0.0  # and when it came, in seconds
         self.bad_calls = 0  # unknown or unusable calls in a row
         self.bad_answers = 0  # answers not accepted, in a row
         self.pauses = 0  # pauses of the model in a row
@@ -195,11 +201,6 @@ class RunState:
         self._FOLD[kind](self, event)
         self.phase = phase
         self.elapsed_ms = max(self.elapsed_ms, event.at * 1000)
-
-    @property
-    def run_id(self) -> str:
-        """The run's id, from its first event."""
-        return self.started.run_id if self.started else ""
 
     @property
     def step_count(self) -> int:
@@ -281,6 +282,7 @@ class RunState:
         self._spend(reply.usage, reply.usage.total_tokens is not None)
         if reply.is_final and not event.rejected:
             self.answer = reply.text
+            self.answered_at = event.at
         self.bad_answers = self.bad_answers + 1 if event.rejected else 0
         self.pauses = self.pauses + 1 if reply.finish_reason == "pause" else 0
 

@@ -29,6 +29,7 @@ class ToolContext:
     grace_seconds: float
     remaining: Callable[[], float]  # seconds until the first deadline around this call
     cancel: Callable[[str], bool]  # ends the run now; gives the reason
+    in_thread: bool = False
 
     @property
     def call_id(self) -> str:
@@ -42,6 +43,8 @@ class ToolContext:
         Without it the first await there is cancelled again at once. It holds for
         `seconds`, and for the run's `grace_seconds` at most.
         """
+        if self.in_thread:
+            raise RuntimeError("cleanup() is for async tools: nothing cancels a thread")
         bound = min(seconds or self.grace_seconds, self.grace_seconds)
         with trio.move_on_after(bound, shield=True) as scope:
             yield scope
@@ -65,6 +68,7 @@ class Tool:
     needs_seconds: float = 0.0  # not started when less is left
     fallback: Tool | None = None  # runs instead when too little is left
     context: str | None = None  # the parameter that takes a ToolContext
+    in_thread: bool = False
 
     def __post_init__(self) -> None:
         for option, least in (
@@ -96,13 +100,16 @@ class Tool:
             read = msgspec.json.decode(call.arguments, type=self.arguments)
         except msgspec.ValidationError as error:
             raise ValueError(
-                f"Not started: bad arguments for {self.name}: {error}. {self._usage()}"
+                f"bad arguments for {self.name}: {error}. {self._usage()}"
             ) from None
         except msgspec.DecodeError:
             raise ValueError(
-                f"Not started: the arguments for {self.name} are not whole JSON. "
-                f"{self._usage()}"
+                f"the arguments for {self.name} are not whole JSON. {self._usage()}"
             ) from None
+        except Exception as error:
+            raise ValueError(
+                f"bad arguments for {self.name}: {type(error).__name__}."
+            ) from error
         return {name: getattr(read, name) for name in self.arguments.__struct_fields__}
 
     def _usage(self) -> str:
@@ -147,7 +154,8 @@ class Tool:
         failed = False
         try:
             content = value if isinstance(value, str) else _encode(value)
-        except (TypeError, ValueError) as error:
+            content = content.encode(errors="replace").decode()  # no lone surrogates
+        except Exception as error:  # noqa: BLE001 - a value may be anything
             # The effect has happened all the same; only the result cannot be shown.
             content, failed = (
                 f"done, but its result cannot be shown: {error}",
@@ -215,12 +223,18 @@ def _make_tool(
     from docstring_parser import parse  # slow to import, needed where tools are made
 
     name = name or str(getattr(fn, "__name__", type(fn).__name__))
+    if not inspect.isroutine(fn):
+        raise TypeError(f"@tool takes a function, not {fn!r}")
+    inner = inspect.unwrap(fn)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise TypeError(f"@tool {name}: a generator returns nothing to show a model")
+    in_thread = not inspect.iscoroutinefunction(inner)
     doc = parse(inspect.getdoc(fn) or "")
     told = {param.arg_name: param.description or "" for param in doc.params}
     arguments, context = arguments_of(fn, name, told, ToolContext)
     return Tool(
         name,
-        fn if inspect.iscoroutinefunction(fn) else _in_thread(fn),
+        _in_thread(fn) if in_thread else fn,
         description="\n\n".join(
             part for part in (doc.short_description, doc.long_description) if part
         ),
@@ -228,6 +242,7 @@ def _make_tool(
         effect=_effect(name, effect),
         needs_seconds=needs_seconds,
         context=context,
+        in_thread=in_thread,
         **options,
     )
 

@@ -28,10 +28,7 @@ _PIECES = ("text", "thinking", _INPUT)
 # Fields that come whole, in one delta.
 _WHOLE = ("signature", "content", "encrypted_content")
 # What a text and a tool call are made of. A block with more than that is carried.
-_PLAIN = {
-    "text": {"type", "text"},
-    "tool_use": {"type", "id", "name", "input"},
-}
+_PLAIN = {"text": {"type", "text"}, "tool_use": {"type", "id", "name", "input"}}
 
 
 class Block:

@@ -218,8 +218,7 @@ class _Server:
             problem = ModelRefused(f"{name} cannot be loaded: {causes}")
         else:
             problem = ModelUnavailable(
-                f"{name} was not ready: {self.last_words()}",
-                scope="connect",
+                f"{name} was not ready: {self.last_words()}", scope="connect"
             )
         raise problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from trioagent._errors import StoreError
-from trioagent._events import KeptEvent
+from trioagent._events import KeptEvent, RunStarted
 
 
 class MemoryStore:
@@ -16,6 +16,8 @@ class MemoryStore:
 
     async def append(self, run_id: str, event: KeptEvent) -> None:
         """Keep one event. A checkpoint."""
+        if isinstance(event, RunStarted) and run_id in self.runs:
+            raise StoreError(f"the run {run_id!r} is in this store already")
         self.runs.setdefault(run_id, []).append(event)
         await trio.lowlevel.checkpoint()
 

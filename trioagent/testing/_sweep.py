@@ -11,11 +11,7 @@ import trio
 import trio.testing
 
 from trioagent._agent import Agent
-from trioagent._events import (
-    KeptEvent,
-    RunEnded,
-    Status,
-)
+from trioagent._events import KeptEvent, RunEnded, Status
 from trioagent._outcome import Outcome
 from trioagent._ports import ModelRequest
 from trioagent._run import Run
