@@ -7,7 +7,7 @@ DEMO := .venv-demo-$(NAME)
 DEV := .venv-dev-$(NAME)
 CORE := trioagent/_*.py
 CORE_TESTS := $(patsubst %,tests/test_%.py,architecture attempts cancel_sweep limits \
-	run scopes state stops_on_the_wire testing tools)
+	mended run scopes state stops_on_the_wire testing tools)
 
 # All of flake8-async but for other libraries (2xx on asyncio, 4xx), blanket bans on
 # async generators (900; ruff's ASYNC119 finds the wrong ones) and 910 to 912: between an
