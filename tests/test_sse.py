@@ -134,10 +134,9 @@ def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
         assert len(texts(decode(pieces))[0]) == size
         return time.process_time() - start
 
-    small = min(seconds(2_500_000) for _ in range(3))
+    small = min(seconds(1_250_000) for _ in range(3))
     large = min(seconds(5_000_000) for _ in range(3))
-    assert large < 2.0
-    assert large / small < 3.0  # linear work gives 2, quadratic 4
+    assert large / small < 9  # linear work gives 4, quadratic 16
 
 
 def _recorded_vectors() -> list[Any]:
