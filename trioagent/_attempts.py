@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from ._errors import ModelError, ModelUnavailable
@@ -20,8 +20,7 @@ if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
 RESTING = "breaker_open"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One of the attempts of a turn."""
 
     number: int = 1  # in the turn
@@ -103,5 +102,7 @@ def _next(
         if again and again.seconds < left:
             return follows, again.seconds
         if attempt.rank + 1 < len(run.plan.models):
-            return replace(follows, rank=attempt.rank + 1, of_model=1), 0.0
+            return msgspec.structs.replace(
+                follows, rank=attempt.rank + 1, of_model=1
+            ), 0.0
     raise error

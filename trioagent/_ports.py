@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from ._errors import ModelError
 from ._events import KeptEvent, Message, ReplyPart
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSpec:
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a model is told of a tool."""
 
     name: str
@@ -20,16 +20,14 @@ class ToolSpec:
     parameters: dict[str, Any]  # JSON Schema of an object
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputSpec:
+class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a final answer must look like."""
 
     name: str
     schema: dict[str, Any]  # JSON Schema of an object
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question to a model. `messages` grows from turn to turn: do not keep it."""
 
     messages: Sequence[Message]
@@ -42,11 +40,10 @@ class ModelRequest:
     turn: int = 1
     # What the adapter wants to remember of this run, under its own name: `messages`
     # only grows, so what it has made of the first ones need not be made again.
-    kept: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that gave no reply and may be tried again, as a policy sees it."""
 
     error: ModelError
@@ -55,8 +52,7 @@ class Failure:
     seconds_left: float  # until the first deadline around it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Again:
+class Again(msgspec.Struct, frozen=True, kw_only=True):
     """A policy's answer: ask the same model once more."""
 
     seconds: float = 0.0  # to wait before

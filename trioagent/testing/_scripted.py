@@ -120,7 +120,7 @@ class ScriptedModel:
 
 def _as_it_was(request: ModelRequest) -> ModelRequest:
     """A copy whose messages do not grow with the run."""
-    return ModelRequest(**{**vars(request), "messages": tuple(request.messages)})
+    return msgspec.structs.replace(request, messages=tuple(request.messages))
 
 
 def _pieces(step: Any) -> list[Any]:
