@@ -22,7 +22,7 @@ LAYERS = [
     ["_ports"],
     ["_schema"],
     ["_tools"],
-    ["_scopes"],
+    ["_plan", "_scopes"],
     ["_ending"],
     ["_reply", "_calls"],
     ["_attempts"],
@@ -34,7 +34,9 @@ LAYERS = [
     ["__init__", "__main__"],
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
-ADAPTERS_KNOW = {n for names in LAYERS[: LAYERS.index(["_scopes"])] for n in names}
+ADAPTERS_KNOW = {
+    n for names in LAYERS[: LAYERS.index(["_plan", "_scopes"])] for n in names
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

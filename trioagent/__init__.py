@@ -13,6 +13,7 @@ The files, from the bottom up; imports go up this list only:
       _schema     a signature becomes a Struct, a type becomes a JSON Schema
       _tools      Tool, @tool
     engine    trio
+      _plan       what a run is made from: the agent's description and the call's
       _scopes     all we add to trio: grace periods, a nursery without groups
       _ending     why a run ends, and the cleanup report
       _reply      one reply of the model under its clocks

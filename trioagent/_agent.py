@@ -16,8 +16,9 @@ import trio
 from ._events import Message, Usage, UserMessage
 from ._limits import Limits, Price, StopCondition, needs_price
 from ._outcome import Outcome
+from ._plan import Plan
 from ._ports import Breaker, Model, Retry, Store
-from ._run import Plan, Run
+from ._run import Run
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
 from ._state import check_history

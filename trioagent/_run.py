@@ -6,14 +6,13 @@ The loop is at the top of this file, and it is the whole of the loop.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     suppress,
 )
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +26,6 @@ from ._errors import ModelError, StoreError
 from ._events import (
     AnyEvent,
     KeptEvent,
-    Message,
     ModelReplied,
     Reply,
     RunEnded,
@@ -38,13 +36,12 @@ from ._events import (
     ToolStarted,
     Usage,
 )
-from ._limits import Limits, Price, StopCondition, output_cap, passed, reason_to_end
+from ._limits import output_cap, passed, reason_to_end
 from ._outcome import Outcome
-from ._ports import Breaker, Model, ModelRequest, Retry, Store
-from ._schema import AnswerType
+from ._plan import Plan
+from ._ports import Model, ModelRequest
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
-from ._tools import Tool
 
 EVENT_BUFFER = 16
 
@@ -102,24 +99,6 @@ async def call_tool(run: Run, call: ToolCall) -> None:
             await run.record(ready)
     finally:
         run.slots.release_on_behalf_of(call.place)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a run is made from: the agent's description and the call's, as one."""
-
-    agent: str
-    models: tuple[Model, ...]  # the agent's own, then its fallbacks
-    retry: Retry
-    breaker: Breaker
-    instructions: str
-    messages: tuple[Message, ...]
-    tools: Mapping[str, Tool]
-    limits: Limits
-    conditions: tuple[StopCondition, ...]
-    answer: AnswerType | None
-    store: Store | None
-    price: Price | None
 
 
 class Run:
