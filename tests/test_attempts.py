@@ -348,7 +348,7 @@ async def test_an_open_breaker_leads_to_the_fallback_at_once(
     assert asked(a.model) == 1
     store = a.store
     assert isinstance(store, MemoryStore)
-    (only,) = (e for e in store.runs["two"] if isinstance(e, ModelAsked))
+    (only,) = (e for e in await store.load("two") if isinstance(e, ModelAsked))
     assert (only.attempt, only.why) == (2, "breaker_open")
 
 

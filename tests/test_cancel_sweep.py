@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -35,9 +35,9 @@ STOPS: list[Stop] = ["user", "deadline", "host"]
 class SlowStore(MemoryStore):
     """Takes a while to keep an event, as a disk does."""
 
-    async def append(self, run_id: str, event: KeptEvent) -> None:
+    async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
         await trio.sleep(0.1)
-        await super().append(run_id, event)
+        await super().append(run_id, event, **how)
 
 
 @tool(effect="read")

@@ -302,8 +302,8 @@ async def test_calls_that_began_together_see_a_stop_before_their_first_line() ->
     class StoppingStore(MemoryStore):
         run: Run
 
-        async def append(self, run_id: str, event: KeptEvent) -> None:
-            await super().append(run_id, event)
+        async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
+            await super().append(run_id, event, **how)
             if isinstance(event, ToolStarted):
                 self.run.cancel("now")
 
@@ -753,7 +753,7 @@ async def test_two_thousand_races_have_one_end_each(autojump_clock: MockClock) -
                 async for _ in run:
                     pass
         assert not reader.cancelled_caught
-        events, outcome = store.runs.pop(run.id), run.outcome
+        events, outcome = await store.load(run.id), run.outcome
         ends = [e for e in events if isinstance(e, RunEnded)]
         assert ends == events[-1:]
         assert outcome.status == ends[0].status
@@ -1160,10 +1160,10 @@ async def test_an_answer_that_is_no_object_is_wrapped() -> None:
 
 
 class BrokenStore(MemoryStore):
-    async def append(self, run_id: str, event: KeptEvent) -> None:
+    async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
         if isinstance(event, ToolStarted):
             raise StoreError("disk full")
-        await super().append(run_id, event)
+        await super().append(run_id, event, **how)
 
 
 async def test_a_broken_store_raises_as_itself_and_runs_nothing() -> None:
@@ -1182,10 +1182,10 @@ async def test_a_broken_store_raises_as_itself_and_runs_nothing() -> None:
 class HangingStore(MemoryStore):
     hangs_at: type[KeptEvent] = RunEnded
 
-    async def append(self, run_id: str, event: KeptEvent) -> None:
+    async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
         if isinstance(event, self.hangs_at):
             await trio.sleep_forever()
-        await super().append(run_id, event)
+        await super().append(run_id, event, **how)
 
 
 async def test_a_store_that_hangs_at_the_end_is_an_error_in_time(

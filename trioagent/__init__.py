@@ -5,8 +5,9 @@ The files, from the bottom up; imports go up this list only:
     words     no I/O, no trio
       _events     what can happen: Event and its Structs; ToolCall, Reply, Stop, Status
       _errors     every exception; the tree is drawn in its docstring
+      _turn       one round: what is certain about each call, what the model is told
       _state      what may happen next: Phase, TRANSITIONS, RunState (a fold)
-      _outcome    how a run ended, and what is certain about it
+      _outcome    how a run ended, what is certain about it, whether it can go on
       _limits     what a run may spend: Limits, the stop conditions
     ports     what a run needs
       _ports      the Model and Store protocols
@@ -18,17 +19,18 @@ The files, from the bottom up; imports go up this list only:
       _ending     why a run ends, and the cleanup report
       _reply      one reply of the model under its clocks
       _attempts   asking until there is a reply: retries, fallbacks, the breaker
+      _effects    what an interrupted write needs: decide(), reconcile, compensate
       _calls      one tool call, from what was asked to what became of it
       _run        the loop (first in the file, whole), Run
-      _agent      Agent: run, run_sync, open
+      _agent      Agent: run, run_sync, open, resume
     adapters  know words and ports, never the engine, never each other
       models      openai_chat, openai_responses, anthropic, gemini, local; _policy
-      stores      memory
+      stores      memory, sqlite
       prices      genai_price, by the tables of genai-prices
-      observe     console (rich)
+      observe     console (rich), log (JSON lines)
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
     faces     know everything
-      cli         trioagent run, trioagent demo
+      cli         trioagent run, runs and demo
 """
 
 from ._agent import Agent
@@ -48,7 +50,9 @@ from ._events import (
     AnyEvent,
     Child,
     CleanupOverrun,
+    CompensationStarted,
     Effect,
+    EffectJudged,
     EffectStatus,
     Event,
     KeepAlive,
@@ -62,6 +66,7 @@ from ._events import (
     ReplyOpened,
     ReplyPart,
     RunEnded,
+    RunResumed,
     RunStarted,
     Status,
     Stop,
@@ -76,6 +81,7 @@ from ._events import (
     Usage,
     UsageReported,
     UserMessage,
+    Verdict,
 )
 from ._limits import (
     Limits,
@@ -88,21 +94,29 @@ from ._limits import (
     max_tokens_used,
     step_count_is,
 )
-from ._outcome import Outcome, ToolReport
+from ._outcome import Outcome, ResumeDecision, ToolReport
 from ._ports import (
     Again,
     Breaker,
+    DidNotHappen,
     Failure,
+    Finding,
+    Happened,
     Model,
     ModelRequest,
+    Observer,
+    OnUncertain,
     OutputSpec,
+    Reconcile,
     Retry,
     Store,
     ToolSpec,
+    Unknown,
 )
 from ._run import Run, RunHandle
-from ._state import Phase, RunState, Turn
+from ._state import Phase, RunState
 from ._tools import Tool, ToolContext, tool
+from ._turn import Turn
 from .models._policy import CircuitBreaker, retries
 
 __all__ = [
@@ -114,10 +128,15 @@ __all__ = [
     "Child",
     "CircuitBreaker",
     "CleanupOverrun",
+    "CompensationStarted",
+    "DidNotHappen",
     "Effect",
+    "EffectJudged",
     "EffectStatus",
     "Event",
     "Failure",
+    "Finding",
+    "Happened",
     "ImpossibleEvent",
     "KeepAlive",
     "KeptEvent",
@@ -133,19 +152,24 @@ __all__ = [
     "ModelRequest",
     "ModelTimeout",
     "ModelUnavailable",
+    "Observer",
+    "OnUncertain",
     "Outcome",
     "OutputSpec",
     "Phase",
     "Price",
     "ReasoningDelta",
+    "Reconcile",
     "Reply",
     "ReplyOpened",
     "ReplyPart",
+    "ResumeDecision",
     "Retry",
     "Run",
     "RunEnded",
     "RunHandle",
     "RunNotCompleted",
+    "RunResumed",
     "RunStarted",
     "RunState",
     "Status",
@@ -167,9 +191,11 @@ __all__ = [
     "ToolSpec",
     "ToolStarted",
     "Turn",
+    "Unknown",
     "Usage",
     "UsageReported",
     "UserMessage",
+    "Verdict",
     "finish_reason_is",
     "has_tool_call",
     "max_cost",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import partial
 from inspect import iscoroutinefunction as _is_async
 from types import TracebackType
@@ -13,15 +13,16 @@ from typing import Any, Self, TypedDict, Unpack
 
 import trio
 
-from ._events import Message, Usage, UserMessage
-from ._limits import Limits, Price, StopCondition, needs_price
+from ._errors import ImpossibleEvent, StoreError
+from ._events import KeptEvent, Message, Status, Usage, UserMessage
+from ._limits import READY_MADE, Limits, Price, StopCondition, needs_price
 from ._outcome import Outcome
 from ._plan import Plan
-from ._ports import Breaker, Model, Retry, Store
+from ._ports import Breaker, Model, Observer, OnUncertain, Retry, Store
 from ._run import Run
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
-from ._state import check_history
+from ._state import RunState, check_history
 from ._tools import Tool, tool
 
 
@@ -32,6 +33,14 @@ class RunOptions(TypedDict, total=False):
     limits: Limits | None  # replace the agent's for this run, field by field
     stop_when: Iterable[StopCondition]  # asked after the agent's own
     run_id: str | None  # names the run; by default it gets a name of its own
+
+
+class ResumeOptions(TypedDict, total=False):
+    """What a run takes that goes on."""
+
+    limits: Limits | None  # replace the run's own, field by field; seconds of the whole
+    stop_when: Iterable[StopCondition]  # asked after those it had
+    take_over: bool  # also from somebody who is not known to be dead
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,8 @@ class Agent:
     fallback: Sequence[str | Model] = ()  # asked when `model` cannot answer
     retry: Retry | None = None  # None: once more, after a random pause
     breaker: Breaker | None = None  # None: five failures in a row, 30 s open
+    on_uncertain: OnUncertain = "review"  # or "tell", or a function that says which
+    observers: Sequence[Observer] = ()  # are told of each event once it is kept
 
     def __post_init__(self) -> None:
         models = [_find(m) for m in (self.model, *self.fallback)]
@@ -67,6 +78,8 @@ class Agent:
             ("retry", self.retry, self.retry is None or callable(self.retry)),
             ("store", self.store, self.store is None or hasattr(self.store, "append")),
             ("instructions", self.instructions, not _is_async(self.instructions)),
+            ("on_uncertain", self.on_uncertain, _is_policy(self.on_uncertain)),
+            ("observers", self.observers, all(map(callable, self.observers))),
         ):
             if not right:
                 raise TypeError(f"Agent({option}=…) cannot be {value!r}")
@@ -91,10 +104,23 @@ class Agent:
             ValueError: before anything is done, where an argument cannot be used.
             StoreError: where the run's events could not be kept.
         """
-        run = self._prepare(prompt, **options)
-        run.leave()  # nobody is watching
-        await run.main()
-        return run.outcome
+        return await _carry(self._prepare(prompt, **options))
+
+    async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Outcome:
+        """Go on with a run of this agent, after its end or after a crash.
+
+        What is confirmed is not run again; what is uncertain is looked up, repeated
+        with its key, or left to a person, as its tool allows; then the calls that are
+        left are run, and the model is asked on. What is left of its time (in which it
+        was running), tokens and money is all it has; the turn limit counts anew.
+
+        Waits, and is cancelled, as `run`. See `Run.resume_decision` for what to expect.
+
+        Raises:
+            ValueError: where the run is completed, or is not of this agent.
+            StoreError: where it is not there, or somebody else carries it.
+        """
+        return await _carry(await self._reopen(run_id, **options))
 
     def run_sync(self, prompt: str, **options: Unpack[RunOptions]) -> Outcome:
         """As `run`, for programs that are not async; Ctrl-C ends the run, cleanly."""
@@ -106,14 +132,21 @@ class Agent:
 
     @asynccontextmanager
     async def open(
-        self, prompt: str, **options: Unpack[RunOptions]
+        self, prompt: str | None = None, *, resume: str | None = None, **options: Any
     ) -> AsyncGenerator[Run]:
         """Start a run, to watch it and to stop it. Takes what `run` takes.
+
+        With `resume=` and the id of a run it goes on, and takes what `resume` takes.
 
         Leaving the block, in whatever way, ends the run and waits for its cleanup;
         then `run.outcome` is there. An error in the block leaves it as itself.
         """
-        run = self._prepare(prompt, **options)
+        if (prompt is None) == (resume is None):
+            raise TypeError("open takes a prompt, or resume= and the id of a run")
+        if resume is None:
+            run = self._prepare(prompt, **options)
+        else:
+            run = await self._reopen(resume, **options)
         async with open_flat_nursery() as nursery:
             nursery.start_soon(run.main, name=f"run {run.id}")
             try:
@@ -140,37 +173,92 @@ class Agent:
 
     def _prepare(
         self,
-        prompt: str,
+        prompt: str | None,
         history: Iterable[Message] = (),
         limits: Limits | None = None,
         stop_when: Iterable[StopCondition] = (),
         run_id: str | None = None,
     ) -> Run:
         before = tuple(history)
-        models = tuple(_find(m) for m in (self.model, *self.fallback))
         if not isinstance(prompt, str):
             raise TypeError(f"a prompt is text, not {prompt!r}")
         prompt.encode()  # a lone surrogate is UnicodeEncodeError, before any effect
         check_history(before)
-        conditions = (*self.stop_when, *_conditions(stop_when))
+        text = self.instructions
+        plan = self._plan(
+            text if isinstance(text, str) else text(),
+            (*before, UserMessage(prompt)),
+            Limits.over(limits, self.limits) if limits else self.limits,
+            _conditions(stop_when),
+        )
+        return Run(plan, run_id)
+
+    async def _reopen(
+        self,
+        run_id: str,
+        limits: Limits | None = None,
+        stop_when: Iterable[StopCondition] = (),
+        take_over: bool = False,
+    ) -> Run:
+        if self.store is None:
+            raise ValueError("there is nothing to resume from: give Agent(store=…)")
+        more = _conditions(stop_when)
+        claim = await self.store.claim(run_id, take_over=take_over)
+        with ExitStack() as failed:
+            failed.callback(self.store.release, run_id, claim)
+            state = replay(run_id, await self.store.load(run_id))
+            started = state.started
+            if state.ended and state.ended.status is Status.COMPLETED:
+                raise ValueError(
+                    f"the run {run_id} is completed, there is nothing left to do; a "
+                    "new run can go on from its history"
+                )
+            if started is None or started.agent != self.name:
+                whose = started.agent if started else "nobody"
+                raise ValueError(
+                    f"the run {run_id} is of the agent {whose!r}, not of {self.name!r}"
+                )
+            own = [READY_MADE[code](bound) for code, bound in started.stop_when]
+            names = {f.name for f in fields(Limits)} & started.limits.keys()
+            given: dict[str, Any] = {name: started.limits[name] for name in names}
+            kept = Limits(**given)
+            plan = self._plan(
+                started.instructions,
+                started.messages,
+                Limits.over(limits, kept) if limits else kept,
+                (*own, *more),
+            )
+            failed.pop_all()
+        return Run(plan, run_id, state=state, claim=claim)
+
+    def _plan(
+        self,
+        instructions: str,
+        messages: tuple[Message, ...],
+        limits: Limits,
+        own: tuple[StopCondition, ...],
+    ) -> Plan:
+        models = tuple(_find(m) for m in (self.model, *self.fallback))
+        conditions = (*self.stop_when, *own)
         for model in models:
             self._check_price(conditions, model.name)
-        text = self.instructions
-        plan = Plan(
+        return Plan(
             agent=self.name,
             models=models,
             retry=self.retry or _policy("retries")(),
             breaker=self.breaker or _policy("CircuitBreaker")(),
-            instructions=text if isinstance(text, str) else text(),
-            messages=(*before, UserMessage(prompt)),
+            instructions=instructions,
+            messages=messages,
             tools={t.name: t for t in self.tools if isinstance(t, Tool)},
-            limits=Limits.over(limits, self.limits) if limits else self.limits,
+            limits=limits,
             conditions=conditions,
+            own_conditions=own,
             answer=self.__dict__["_answer"],
             store=self.store,
             price=self.price,
+            on_uncertain=self.on_uncertain,
+            observers=tuple(self.observers),
         )
-        return Run(plan, run_id)
 
     def _check_price(self, conditions: Iterable[StopCondition], model: str) -> None:
         if needs_price(conditions):
@@ -180,6 +268,29 @@ class Agent:
                     f"max_cost cannot be kept: no price is known for {model};"
                     " give Agent(price=…), which takes the model and its usage"
                 )
+
+
+async def _carry(run: Run) -> Outcome:
+    run.leave()  # nobody is watching
+    await run.main()
+    return run.outcome
+
+
+def replay(run_id: str, events: Iterable[KeptEvent]) -> RunState:
+    """The state of a run as its journal tells it.
+
+    Raises StoreError where the events cannot have happened in this order.
+    """
+    try:
+        return RunState.replay(events)
+    except ImpossibleEvent as error:
+        raise StoreError(
+            f"the journal of the run {run_id} cannot be: {error}", code="corrupt"
+        ) from error
+
+
+def _is_policy(policy: Any) -> bool:
+    return policy in ("review", "tell") or callable(policy)
 
 
 def _find(model: str | Model) -> Model:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import trio
 
-from ._events import Effect, Status, Stop, ToolCall, ToolEnded, ToolLost, ToolNotRun
+from ._effects import tool_of
+from ._events import (
+    Effect,
+    Status,
+    Stop,
+    ToolCall,
+    ToolEnded,
+    ToolLost,
+    ToolNotRun,
+    ToolStarted,
+)
 from ._scopes import is_cancelled
 from ._tools import Tool, ToolContext
 
@@ -27,16 +37,12 @@ class PreparedCall(NamedTuple):
     tool: Tool
     arguments: dict[str, Any]
     seconds: float
-
-    @property
-    def stands_in_as(self) -> str:
-        """The tool's name where it is a fallback of the one that was called."""
-        return "" if self.tool.name == self.call.name else self.tool.name
+    start: ToolStarted
 
 
 def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
     """Look at everything that can be known before the call begins."""
-    tool = run.plan.tools.get(call.name)
+    tool = tool_of(run, call)
     if tool is None:
         known = ", ".join(run.plan.tools) or "none"
         problem = f"there is no tool {call.name!r}. There are: {known}."
@@ -46,6 +52,13 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
         length = "your reply was cut by its length limit. Ask for less."
         other = f"the reply ended with {reason}."
         return _not_run(call, "cut", length if reason == "length" else other)
+    for twin in run.state.unknown_besides(call):
+        if twin.name == call.name and _same(twin.arguments, call.arguments):
+            problem = (
+                f"{call.name} was called with these arguments before, and whether that"
+                " happened is unknown. It is not repeated until somebody has looked."
+            )
+            return _not_run(call, "held", problem)
     left = run.remaining()
     if tool.needs_seconds > left and tool.fallback:
         tool = tool.fallback
@@ -59,7 +72,25 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
     except ValueError as error:
         return _not_run(call, "bad_arguments", str(error))
     seconds = tool.seconds or run.limits.tool_seconds
-    return PreparedCall(call, tool, arguments, seconds)
+    return PreparedCall(call, tool, arguments, seconds, _start(run, call, tool))
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
+    except msgspec.DecodeError:
+        return one == other
+
+
+def _start(run: Run, call: ToolCall, tool: Tool) -> ToolStarted:
+    return ToolStarted(
+        call,
+        tool.effect,
+        tool="" if tool.name == call.name else tool.name,
+        attempt=run.state.attempts.get(call.place, 0) + 1,
+        key=str(uuid.uuid5(KEYS, f"{run.id}/{call.turn}/{call.position}")),
+        recovery=tool.recovery,
+    )
 
 
 def _not_run(call: ToolCall, code: str, problem: str) -> ToolNotRun:
@@ -72,16 +103,16 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
     From the question whether the run was stopped to the first line of the tool there
     is no await, so nothing begins after a stop.
     """
-    call, tool, arguments, seconds = ready
+    call, tool, arguments, seconds, start = ready
     if is_cancelled():
         return _not_run(call, "stopped", "the run was stopped.")
     if tool.context:
-        arguments[tool.context] = _context(run, call, in_thread=tool.in_thread)
+        arguments[tool.context] = _context(run, ready)
     # If its grace runs out, this is what became of it.
     problem = f"{tool.name}: it did not end within its grace after the stop"
     end: ToolEnded | ToolLost = ToolLost(call=call, problem=problem, code="stopped")
     with _grace(run, tool), run.child(f"tool {call.name}"):
-        end = await tool.call(call, arguments, seconds)
+        end = await tool.call(call, arguments, seconds, start.attempt)
     return end  # noqa: RET504 - the shield may have swallowed the cancel
 
 
@@ -92,13 +123,13 @@ def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
     return run.ending.graces.shield(grace) if grace else nullcontext()
 
 
-def _context(run: Run, call: ToolCall, *, in_thread: bool) -> ToolContext:
+def _context(run: Run, ready: PreparedCall) -> ToolContext:
+    in_thread = ready.tool.in_thread
     from_there = partial(partial, trio.from_thread.run_sync) if in_thread else partial
-    key = uuid.uuid5(KEYS, f"{run.id}/{call.turn}/{call.position}")
     return ToolContext(
         run_id=run.id,
-        call=call,
-        idempotency_key=str(key),
+        call=ready.call,
+        idempotency_key=ready.start.key,
         grace_seconds=run.limits.grace_seconds,
         remaining=from_there(run.remaining),
         cancel=from_there(run.cancel),

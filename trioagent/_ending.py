@@ -39,15 +39,16 @@ class Ending:
         self.finishing: Stop | None = None  # end after this turn
         self.cause: Cause | None = None
         self.decided = False  # from here on it is too late to cancel
+        self.crashed = False
         self._limits = limits
         self._host_deadline = 0.0
         self._children: dict[trio.lowlevel.Task, str] = {}
         self._cleanup: list[Child] = []
 
-    def start_clock(self) -> None:
-        """The run begins now; its deadline counts from here."""
+    def start_clock(self, used: float) -> None:
+        """The run begins now, or goes on after `used` seconds; its deadline counts."""
         self._host_deadline = trio.current_effective_deadline()
-        deadline = trio.current_time() + self._limits.seconds
+        deadline = trio.current_time() + self._limits.seconds - used
         self.scope.deadline = min(self.scope.deadline, deadline)
 
     def remaining(self) -> float:
@@ -105,6 +106,7 @@ class Ending:
         It takes the place of the cancel that it caused. Only its type is kept, for its
         text may hold anything.
         """
+        self.crashed = True
         if self.cause is None or self.cause.stop.code == "host":
             stop = Stop("error", type(error).__name__, scope="host", source="host")
             self.cause = Cause(Status.INTERRUPTED, stop, trio.current_time())

@@ -107,7 +107,16 @@ class ToolError(AgentError):
 
 
 class StoreError(AgentError):
-    """The run's events could not be kept or read."""
+    """The run's events could not be kept or read.
+
+    `code` is for programs: `missing` (no journal there), `corrupt`, `newer` (written by
+    a later version), `busy`, `full`, `io`, `hung`, `unknown_run`, `exists`, `owned`
+    (somebody carries the run), `fenced` (somebody else has taken it over), `error`.
+    """
+
+    def __init__(self, message: str, *, code: str = "error") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RunNotCompleted(AgentError):

@@ -41,6 +41,16 @@ class EffectStatus(StrEnum):
     UNCERTAIN = "uncertain"
 
 
+class Verdict(StrEnum):
+    """What was found out about an uncertain effect, or decided about it."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"  # so the call may begin again
+    UNDONE = "undone"  # compensated for
+    UNKNOWN = "unknown"  # asked, and no wiser
+    TOLD = "told"  # still unknown; the model is told so and the run goes on
+
+
 class Status(StrEnum):
     """How a run ended: eight words, eight different next actions."""
 
@@ -145,6 +155,7 @@ class ToolResult(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
     content: str
     call_id: str = ""  # the provider's id of the call
     failed: bool = False
+    uncertain: bool = False  # its effect may or may not have happened
 
 
 Message = UserMessage | Reply | ToolResult
@@ -154,7 +165,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the cleanup report: one thing that was still going at the stop."""
 
     name: str  # tool pay, reply 3, store
-    ended: str  # finished, cancelled, failed, hung
+    ended: str  # finished, cancelled, failed, hung, abandoned
     seconds: float  # from the stop to its end
     where: str = ""  # where it stood when its grace was over
 
@@ -173,6 +184,15 @@ class RunStarted(Event, frozen=True, kw_only=True):
     model: str = ""
     instructions: str = ""
     messages: tuple[Message, ...] = ()  # the history, then the prompt
+    created: str = ""  # wall clock, ISO 8601, UTC
+    limits: dict[str, int | float] = {}  # those of the run, for whoever resumes it
+    stop_when: tuple[tuple[str, float | str], ...] = ()  # the call's own conditions
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """The run goes on after its end, or after whoever carried it was lost."""
+
+    claim: int  # the fencing counter: who has a lower one can write no more
     created: str = ""  # wall clock, ISO 8601, UTC
 
 
@@ -213,6 +233,12 @@ class ToolStarted(Event, frozen=True):
     call: ToolCall
     effect: Effect
     tool: str = ""  # the tool that runs, where it is a fallback of the one called
+    attempt: int = 1  # of this call
+    key: str = ""  # the idempotency key: the same on every attempt
+    recovery: str = ""  # how an unknown end can be cleared up: reconcile, compensate
+
+    def __repr__(self) -> str:
+        return f"ToolStarted({self.call!r}, {self.effect!r}, attempt={self.attempt})"
 
 
 class ToolEnded(Event, frozen=True, kw_only=True):
@@ -239,7 +265,22 @@ class ToolNotRun(Event, frozen=True, kw_only=True):
 
     call: ToolCall
     problem: str
-    code: str  # unknown_tool, bad_arguments, cut, budget, stopped
+    code: str  # unknown_tool, bad_arguments, cut, held, budget, stopped
+
+
+class CompensationStarted(Event, frozen=True):
+    """An uncertain effect is about to be undone, which is an effect of its own."""
+
+    call: ToolCall
+
+
+class EffectJudged(Event, frozen=True, kw_only=True):
+    """Somebody looked into an uncertain effect."""
+
+    call: ToolCall
+    verdict: Verdict
+    by: str  # reconcile, compensate, policy, person
+    content: str = ""  # the result, or what is known
 
 
 class RunEnded(Event, frozen=True):
@@ -302,6 +343,7 @@ class CleanupOverrun(Event, frozen=True, kw_only=True):
 
 KeptEvent = (
     RunStarted
+    | RunResumed
     | ModelAsked
     | ModelReplied
     | ModelCut
@@ -309,8 +351,25 @@ KeptEvent = (
     | ToolEnded
     | ToolLost
     | ToolNotRun
+    | CompensationStarted
+    | EffectJudged
     | RunEnded
 )
+
+# Events whose loss in a crash would hide nothing: no effect is at stake, not yet or not
+# any more. They are kept together with the next one that must last, or a moment later.
+_MAY_LINGER = (ModelAsked, ModelReplied, ToolNotRun)
+
+
+def must_last(event: KeptEvent) -> bool:
+    """Whether a run waits until the event would survive a crash."""
+    if isinstance(event, ToolStarted):
+        return event.effect is not Effect.READ
+    if isinstance(event, ToolEnded):
+        return event.effect_status is not EffectStatus.NONE
+    return not isinstance(event, _MAY_LINGER)
+
+
 _Piece = ReplyOpened | TextDelta | ReasoningDelta | ToolCallDelta | UsageReported
 ReplyPart = _Piece | KeepAlive | Reply
 ShownEvent = _Piece | CleanupOverrun

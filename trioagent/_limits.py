@@ -193,6 +193,17 @@ def finish_reason_is(reason: str) -> Condition:
     return Condition("finish_reason", reason, ended)
 
 
+READY_MADE: dict[str, Callable[[Any], Condition]] = {
+    "step_count": step_count_is,
+    "max_tokens": max_tokens_used,
+    "max_cost": max_cost,
+    "max_duration": max_duration,
+    "tool_call": has_tool_call,
+    "finish_reason": finish_reason_is,
+}
+"""By their codes, so that a journal can name them."""
+
+
 def held(conditions: Iterable[StopCondition], state: RunState) -> Iterator[Stop]:
     """The reasons of the conditions that hold, in their order.
 
@@ -216,14 +227,18 @@ def reason_to_end(
 ) -> RunEnded | None:
     """Why a run has no next turn, if it has none; looked at between turns.
 
-    An uncertain effect comes before everything; a final answer is COMPLETED, whatever
-    else it reached; then who asked to finish the turn, the stop conditions in their
-    order, and what the run's own limits say.
+    An uncertain effect, or one that was undone, comes before everything; a final answer
+    is COMPLETED, whatever else it reached; then who asked to finish the turn, the stop
+    conditions in their order, and what the run's own limits say.
     """
-    if state.uncertain:
-        names = ", ".join(call.name for call in state.uncertain)
-        stop = Stop("effect_uncertain", names, scope="tool", source="tool")
-        return RunEnded(Status.STOPPED, stop)
+    for code, calls in (
+        ("effect_uncertain", state.in_review),
+        ("compensated", state.undone),
+    ):
+        if calls:
+            names = ", ".join(call.name for call in calls)
+            stop = Stop(code, names, scope="tool", source="tool")
+            return RunEnded(Status.STOPPED, stop)
     reached = held(conditions, state)
     if state.answer is not None:
         also = tuple(str(stop) for stop in reached)
@@ -239,11 +254,12 @@ def reason_to_end(
 
 
 def _out_of_bounds(state: RunState, limits: Limits) -> RunEnded | None:
+    turns = len(state.turns) - state.turns_before
     rows = (
         (state.bad_calls >= limits.bad_calls, Status.STOPPED, "bad_calls"),
         (state.bad_answers > limits.bad_answers, Status.FAILED, "bad_answers"),
         (state.pauses > limits.pauses, Status.STOPPED, "pauses"),
-        (len(state.turns) >= limits.turns, Status.MAX_TURNS, "turns"),
+        (turns >= limits.turns, Status.MAX_TURNS, "turns"),
     )
     for over, status, name in rows:
         if over:

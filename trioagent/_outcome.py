@@ -9,6 +9,7 @@ import msgspec
 from ._errors import RunNotCompleted
 from ._events import (
     Child,
+    Effect,
     EffectStatus,
     Message,
     RunEnded,
@@ -20,7 +21,8 @@ from ._events import (
     ToolNotRun,
     Usage,
 )
-from ._state import Phase, RunState, Turn
+from ._state import Phase, RunState
+from ._turn import Turn
 
 
 class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +46,7 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
         elif isinstance(end, ToolEnded):
             failed = "timeout" if end.code == "timeout" else "failed"
             ended, problem = (failed, end.content) if end.failed else ("done", "")
-        elif isinstance(end, ToolLost) and end.code != "stopped":
+        elif isinstance(end, ToolLost) and end.code not in {"stopped", "interrupted"}:
             ended = "lost"
         return cls(
             name=call.name,
@@ -72,7 +74,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     uncertain: tuple[ToolReport, ...] = ()  # effects that may or may not have happened
     cleanup: tuple[Child, ...] = ()  # what was still going at the stop, how it ended
     reached: tuple[str, ...] = ()  # limits that a final answer reached as well
-    resumable: bool = False  # no store can hand a run on yet
+    resumable: bool = False  # `resume` would go on; see `Run.resume_decision`
     history: tuple[Message, ...] = ()  # to be given to the next run
 
     @property
@@ -87,15 +89,19 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.output
 
     @classmethod
-    def of(cls, state: RunState, output: Any = None) -> Self:
-        """The outcome as the journal tells it; a run without an end was interrupted."""
+    def of(cls, state: RunState, output: Any = None, *, kept: bool = True) -> Self:
+        """The outcome as the journal tells it; a run without an end was interrupted.
+
+        `kept` says whether there is a journal to resume it from.
+        """
         end = state.ended or RunEnded(Status.INTERRUPTED, Stop("host", source="host"))
         tools = tuple(
             ToolReport.of(turn, call)
             for turn in state.turns
             for call in turn.tool_calls
         )
-        asking = state.phase is Phase.ASKING
+        # Who was lost may have had a request out: nobody waits to keep that he asks.
+        unknown = state.phase is Phase.ASKING or state.ended is None
         return cls(
             run_id=state.started.run_id if state.started else "",
             status=end.status,
@@ -103,7 +109,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             output=end.output if output is None else output,
             text=state.text,
             usage=state.usage,
-            billed="unknown" if asking else state.billed,
+            billed="unknown" if unknown else state.billed,
             turns=len(state.turns),
             tools=tools,
             uncertain=tuple(
@@ -111,5 +117,42 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             ),
             cleanup=end.cleanup,
             reached=end.reached,
+            resumable=kept and resume_decision(state).action == "resume",
             history=state.history(),
         )
+
+
+class ResumeDecision(msgspec.Struct, frozen=True):
+    """Whether a run can go on, as its journal tells."""
+
+    action: str  # resume, review (a person has to settle something), stop (for good)
+    reason: str
+
+
+def resume_decision(state: RunState) -> ResumeDecision:
+    """What `Agent.resume` would come to, without more time or money than there was."""
+    end = state.ended
+    if end and end.status is Status.COMPLETED:
+        return ResumeDecision("stop", "the run is completed")
+    for_people = [
+        f"{call.name} (call {call.turn}.{call.position})"
+        for call in state.in_review
+        if not _can_be_cleared_up(state, call)
+    ]
+    if for_people:
+        names = ", ".join(for_people)
+        return ResumeDecision("review", f"nobody knows whether this happened: {names}")
+    if end and end.status is Status.TIMED_OUT:
+        return ResumeDecision("stop", "its time is used up: it needs more seconds")
+    if end and end.stop and end.stop.source == "condition":
+        return ResumeDecision("stop", f"its stop condition holds: {end.stop}")
+    if state.pending:
+        names = ", ".join(call.name for call in state.pending)
+        return ResumeDecision("resume", f"calls to finish: {names}")
+    return ResumeDecision("resume", f"turn {len(state.turns) + 1} comes next")
+
+
+def _can_be_cleared_up(state: RunState, call: ToolCall) -> bool:
+    start = state.start_of(call)
+    tried = start.recovery == "compensate" and not state.may_compensate(call)
+    return start.effect is Effect.KEYED or bool(start.recovery and not tried)

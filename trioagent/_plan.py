@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from ._events import Message
-from ._limits import Limits, Price, StopCondition
-from ._ports import Breaker, Model, Retry, Store
+from ._events import Message, RunStarted
+from ._limits import Condition, Limits, Price, StopCondition
+from ._ports import Breaker, Model, Observer, OnUncertain, Retry, Store
 from ._schema import AnswerType
 from ._tools import Tool
 
@@ -28,3 +28,23 @@ class Plan:
     answer: AnswerType | None
     store: Store | None
     price: Price | None
+    on_uncertain: OnUncertain
+    observers: tuple[Observer, ...]
+    own_conditions: tuple[StopCondition, ...]  # of the call
+
+    def started(self, run_id: str, created: str) -> RunStarted:
+        """The first event of a run, with all that somebody needs to resume it."""
+        return RunStarted(
+            run_id=run_id,
+            agent=self.agent,
+            model=self.models[0].name,
+            instructions=self.instructions,
+            messages=self.messages,
+            created=created,
+            limits={f.name: getattr(self.limits, f.name) for f in fields(self.limits)},
+            stop_when=tuple(
+                (c.code, c.bound)
+                for c in self.own_conditions
+                if isinstance(c, Condition)
+            ),
+        )

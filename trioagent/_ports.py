@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ._errors import ModelError
-from ._events import KeptEvent, Message, ReplyPart
+from ._events import KeptEvent, Message, ReplyPart, ToolCall
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +63,38 @@ Retry = Callable[[Failure], Again | None]
 """Says whether to ask again. It is not asked about what must not be tried again."""
 
 
+class Happened(msgspec.Struct, frozen=True):
+    """The effect is there. `result` is what the model is told, as from the tool."""
+
+    result: Any = "done"
+
+
+class DidNotHappen(msgspec.Struct, frozen=True):
+    """The effect is not there, and will not come: the call may begin again."""
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """Nobody can tell."""
+
+    why: str = ""
+
+
+Finding = Happened | DidNotHappen | Unknown
+Reconcile = Callable[[ToolCall, str], Any]
+"""`reconcile(call, key)` looks an uncertain effect up and returns a `Finding`.
+
+It may be `async`; a plain function runs in a thread. What it raises is `Unknown`.
+"""
+OnUncertain = Literal["review", "tell"] | Reconcile
+"""What a run does about an effect that stays uncertain.
+
+`review`: it ends, and a person settles it. `tell`: it goes on, and the model is told. A
+function, called like `Reconcile`, returns one of these words or a `Finding`.
+"""
+Observer = Callable[[str, KeptEvent], object]
+"""`observer(run_id, event)` is told of each event that is kept. It must not block."""
+
+
 class Breaker(Protocol):
     """Knows which endpoints are down, so that nobody waits for them."""
 
@@ -103,16 +135,41 @@ class Model(Protocol):
 
 
 class Store(Protocol):
-    """Where the events of runs are kept: the journal."""
+    """Where the events of runs are kept: the journal. Every error is a `StoreError`."""
 
-    async def append(self, run_id: str, event: KeptEvent) -> None:
-        """Return only when `event` would survive a crash; raise `StoreError` if not.
+    async def append(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> None:
+        """Return only when `event` would survive a crash.
 
-        Calls for one run may overlap: keep the events in the order of the calls. A run
-        calls it inside a bounded shield, so a cancel here means that time is up.
+        `RunStarted` makes a new run, whose claim is 1: `exists` where the run is there
+        already. Later events are kept only from the one who claimed the run last:
+        `fenced` for all others. `RunEnded` gives the run free.
+
+        With `durable=False` it may return at once: the event must be kept by itself
+        soon, and at the latest together with the next durable one; what goes wrong is
+        raised then. Calls for one run may overlap: events are kept in the order of the
+        calls. A run calls it inside a bounded shield, so a cancel here means that time
+        is up.
         """
         ...
 
+    async def claim(self, run_id: str, *, take_over: bool = False) -> int:
+        """Become the one who may append to a run; the number to give to `append`.
+
+        It grows with each claim. `owned` where somebody carries the run who is not
+        known to be dead, unless `take_over`; `unknown_run` where it is not there.
+        """
+        ...
+
+    def release(self, run_id: str, claim: int) -> None:
+        """Whoever claimed the run is done with it, whether its end was kept or not."""
+        ...
+
     async def load(self, run_id: str) -> list[KeptEvent]:
-        """The events of a run, in order; `StoreError` for a run that is not there."""
+        """The events of a run, in order; `unknown_run` where it is not there."""
+        ...
+
+    async def runs(self) -> list[str]:
+        """The ids of all runs, the one that began last first."""
         ...

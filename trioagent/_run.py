@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     suppress,
 )
@@ -21,6 +22,7 @@ import trio
 
 from ._attempts import ask
 from ._calls import PreparedCall, conclude, perform, prepare
+from ._effects import settle
 from ._ending import Ending, logger
 from ._errors import ModelError, StoreError
 from ._events import (
@@ -29,15 +31,15 @@ from ._events import (
     ModelReplied,
     Reply,
     RunEnded,
-    RunStarted,
+    RunResumed,
     Status,
     Stop,
     ToolCall,
-    ToolStarted,
     Usage,
+    must_last,
 )
 from ._limits import output_cap, passed, reason_to_end
-from ._outcome import Outcome
+from ._outcome import Outcome, ResumeDecision, resume_decision
 from ._plan import Plan
 from ._ports import Model, ModelRequest
 from ._scopes import end_if_cancelled, open_flat_nursery
@@ -57,14 +59,15 @@ async def drive(run: Run) -> None:
         run.ending.note_crash(error)
         raise
     finally:
-        # `record` brings its own bounded shield.
-        await run.record(run.verdict(end))  # noqa: ASYNC102
+        # Everything in there brings its own bounded shield.
+        await run.conclude(end)  # noqa: ASYNC102
 
 
 async def take_turns(run: Run) -> RunEnded:
     """Limits and stop conditions are looked at between turns, every turn."""
     try:
         async with run.connections():
+            await call_tools(run, await settle(run))  # what a resumed run left undone
             while not (end := run.reason_to_end()):
                 reply = await ask_model(run)
                 await call_tools(run, reply.tool_calls)
@@ -81,10 +84,12 @@ async def ask_model(run: Run) -> Reply:
 
 
 async def call_tools(run: Run, calls: tuple[ToolCall, ...]) -> None:
-    async with open_flat_nursery() as nursery:
-        for call in calls:
-            await run.slots.acquire_on_behalf_of(call.place)
-            nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
+    while calls:
+        async with open_flat_nursery() as nursery:
+            for call in calls:
+                await run.slots.acquire_on_behalf_of(call.place)
+                nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
+        calls = await settle(run)
 
 
 async def call_tool(run: Run, call: ToolCall) -> None:
@@ -93,7 +98,7 @@ async def call_tool(run: Run, call: ToolCall) -> None:
         await end_if_cancelled()
         ready = prepare(run, call)
         if isinstance(ready, PreparedCall):
-            await run.record(ToolStarted(call, ready.tool.effect, ready.stands_in_as))
+            await run.record(ready.start)
             await conclude(run, await perform(run, ready))
         else:
             await run.record(ready)
@@ -107,16 +112,24 @@ class Run:
     Made by `Agent.open`. It is driven once, inside the block that opened it.
     """
 
-    def __init__(self, plan: Plan, run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str | None = None,
+        *,
+        state: RunState | None = None,  # of a run that is resumed
+        claim: int = 1,
+    ) -> None:
         self.id = run_id or f"run_{uuid.uuid4().hex[:20]}"
         self.plan = plan
         self.limits = plan.limits
-        self.state = RunState()
+        self.state = state or RunState()
         self.ending = Ending(plan.limits)
         self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
         self.child = self.ending.child
         self.remaining = self.ending.remaining
         self._store = plan.store
+        self._claim = claim
         self._stack = AsyncExitStack()
         self._entered: list[Model] = []
         self._kept: dict[str, Any] = {}
@@ -159,7 +172,14 @@ class Run:
             raise RuntimeError(f"{self!r} has not ended: there is no outcome yet")
         answer, text = self.plan.answer, self.state.ended.output
         output = answer.read(text) if answer and text is not None else None
-        return Outcome.of(self.state, output)
+        return Outcome.of(self.state, output, kept=self._store is not None)
+
+    @property
+    def resume_decision(self) -> ResumeDecision:
+        """Whether the run can go on after its end, as its journal tells."""
+        if self._store is None:
+            return ResumeDecision("stop", "there is no journal: Agent(store=…)")
+        return resume_decision(self.state)
 
     def __aiter__(self) -> Run:
         return self
@@ -178,20 +198,22 @@ class Run:
 
     async def main(self) -> None:
         """Carry the run from its first event to its last."""
-        self._began = trio.current_time()
-        self.ending.start_clock()
-        with self._send:
-            await self.record(
-                RunStarted(
-                    run_id=self.id,
-                    agent=self.plan.agent,
-                    model=self.plan.models[0].name,
-                    instructions=self.plan.instructions,
-                    messages=self.plan.messages,
-                    created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-                )
-            )
+        used = self.state.elapsed_ms / 1000
+        self._began = trio.current_time() - used
+        self.ending.start_clock(used)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self._send, ExitStack() as stack:
+            if self.state.started is None:
+                await self.record(self.plan.started(self.id, now))
+                stack.callback(self._release)  # it is ours once its start is kept
+            else:
+                stack.callback(self._release)
+                await self.record(RunResumed(claim=self._claim, created=now))
             await drive(self)
+
+    def _release(self) -> None:
+        if self.plan.store is not None:
+            self.plan.store.release(self.id, self._claim)
 
     def leave(self) -> None:
         """Nobody reads any more."""
@@ -212,6 +234,14 @@ class Run:
             self._entered.append(model)
             self._stack.enter_context(self.child(f"model {model.name}"))
             await self._stack.enter_async_context(model)
+
+    async def conclude(self, end: RunEnded | None) -> None:
+        """Clear up what is left uncertain, and keep the end."""
+        try:
+            if not self.ending.crashed:
+                await settle(self, ending=True)
+        finally:
+            await self.record(self.verdict(end))  # noqa: ASYNC102
 
     def verdict(self, end: RunEnded | None) -> RunEnded:
         """How the run has ended. A final answer counts, whatever cut its way out."""
@@ -241,9 +271,16 @@ class Run:
         self.state.apply(event)
         if self._store is not None:
             with self.ending.graces.shield(self.limits.grace_seconds) as shield:
-                await self._store.append(self.id, event)
+                await self._store.append(
+                    self.id, event, claim=self._claim, durable=must_last(event)
+                )
             if shield.cancelled_caught:
                 self._lose_store(type(event).__name__)
+        for observer in self.plan.observers:
+            try:
+                observer(self.id, event)
+            except Exception:  # noqa: BLE001 - a function of the user's
+                logger.exception("an observer failed at %s", type(event).__name__)
         if not isinstance(event, RunEnded):
             await self.publish(event)
 
@@ -251,7 +288,8 @@ class Run:
         self._store = None
         if not self.ending.stopping:
             seconds = self.limits.grace_seconds
-            raise StoreError(f"the store did not keep {name} within {seconds:g} s")
+            problem = f"the store did not keep {name} within {seconds:g} s"
+            raise StoreError(problem, code="hung")
         self.ending.report("store", "hung")
 
     def publish_nowait(self, event: AnyEvent) -> bool:

@@ -1,10 +1,7 @@
 """The state of a run, and the rules for what may happen next.
 
-Rule 1: no I/O and no trio in this file. The state is a fold over events, so what a live
+Rule: no I/O and no trio in this file. The state is a fold over events, so what a live
 run knows and what a stored run knows cannot differ.
-
-Rule 2: nothing marks an effect as uncertain. An effect is uncertain while it has a
-start and no end, so a `kill -9` and a clean cancel leave the same truth behind.
 """
 
 from __future__ import annotations
@@ -15,7 +12,9 @@ from typing import Any, ClassVar, Self
 
 from ._errors import ImpossibleEvent
 from ._events import (
+    CompensationStarted,
     Effect,
+    EffectJudged,
     EffectStatus,
     Event,
     KeptEvent,
@@ -25,7 +24,9 @@ from ._events import (
     ModelReplied,
     Reply,
     RunEnded,
+    RunResumed,
     RunStarted,
+    Status,
     ToolCall,
     ToolEnded,
     ToolLost,
@@ -34,7 +35,9 @@ from ._events import (
     ToolStarted,
     Usage,
     UserMessage,
+    Verdict,
 )
+from ._turn import DID_NOT_HAPPEN, UNDONE, Turn
 
 
 class Phase(Enum):
@@ -50,88 +53,35 @@ class Phase(Enum):
 # The README draws this table, and a test holds the two together.
 TRANSITIONS: dict[Phase, dict[type[Event], Phase]] = {
     Phase.NEW: {RunStarted: Phase.READY},
-    Phase.READY: {ModelAsked: Phase.ASKING, RunEnded: Phase.ENDED},
+    Phase.READY: {
+        ModelAsked: Phase.ASKING,
+        EffectJudged: Phase.READY,
+        RunEnded: Phase.ENDED,
+        RunResumed: Phase.CALLING,
+    },
     Phase.ASKING: {
         ModelReplied: Phase.CALLING,
         ModelCut: Phase.READY,
+        EffectJudged: Phase.ASKING,
         RunEnded: Phase.ENDED,
+        RunResumed: Phase.CALLING,
     },
     Phase.CALLING: {
         ToolStarted: Phase.CALLING,
         ToolEnded: Phase.CALLING,
         ToolLost: Phase.CALLING,
         ToolNotRun: Phase.CALLING,
+        CompensationStarted: Phase.CALLING,
+        EffectJudged: Phase.CALLING,
         ModelAsked: Phase.ASKING,
         RunEnded: Phase.ENDED,
+        RunResumed: Phase.CALLING,
     },
-    Phase.ENDED: {},
+    Phase.ENDED: {EffectJudged: Phase.ENDED, RunResumed: Phase.CALLING},
 }
 
 FINAL = ("stop", "pause")  # finish reasons of a reply that asks for nothing
 BAD_CALL = ("unknown_tool", "bad_arguments", "cut")
-
-NEVER_STARTED = "Not started: the run was stopped before this call began."
-STOPPED_READ = "Stopped before any effect: the call only reads, and was cut short."
-UNKNOWN_EFFECT = (
-    "Outcome unknown: the call had begun, and its effect may or may not have happened."
-    " Do not repeat it."
-)
-
-
-class Turn:
-    """One round: a reply, and what became of the calls it asked for."""
-
-    __slots__ = ("ends", "rejected", "reply", "starts")
-
-    def __init__(self, reply: Reply, rejected: str = "") -> None:
-        self.reply = reply
-        self.rejected = rejected  # why this answer was not accepted
-        self.starts: dict[int, ToolStarted] = {}
-        # Invariant: what is in `ends` is final. A ToolLost is in there and its effect
-        # still counts as uncertain, for the call is over and the effect is not.
-        self.ends: dict[int, ToolEnded | ToolLost | ToolNotRun] = {}
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls the model asked for, in its order."""
-        return self.reply.tool_calls
-
-    @property
-    def finish_reason(self) -> str:
-        """Why the model stopped talking."""
-        return self.reply.finish_reason
-
-    @property
-    def results(self) -> tuple[ToolResult, ...]:
-        """What the model is told of each call, in the order of the calls."""
-        return tuple(self._told(call) for call in self.tool_calls)
-
-    def effect_status(self, call: ToolCall) -> EffectStatus:
-        """What is certain about the effect of a call."""
-        start, end = self.starts.get(call.position), self.ends.get(call.position)
-        if isinstance(end, ToolEnded):
-            return end.effect_status
-        if start is None or isinstance(end, ToolNotRun):
-            return EffectStatus.NOT_STARTED
-        if start.effect is Effect.READ:
-            return EffectStatus.NONE
-        return EffectStatus.UNCERTAIN
-
-    def _told(self, call: ToolCall) -> ToolResult:
-        match self.ends.get(call.position):
-            case ToolEnded(content=content, failed=failed):
-                return ToolResult(call.name, content, call.id, failed)
-            case ToolNotRun(problem=problem):
-                return ToolResult(call.name, problem, call.id, failed=True)
-            case ToolLost(problem=problem):
-                text = f"{UNKNOWN_EFFECT} What is known: {problem}."
-                return ToolResult(call.name, text, call.id, failed=True)
-            case _:
-                told = {
-                    EffectStatus.NOT_STARTED: NEVER_STARTED,
-                    EffectStatus.NONE: STOPPED_READ,
-                }.get(self.effect_status(call), UNKNOWN_EFFECT)
-                return ToolResult(call.name, told, call.id, failed=True)
 
 
 def check_history(messages: Iterable[Message]) -> None:
@@ -176,10 +126,18 @@ class RunState:
         self.bad_calls = 0  # unknown or unusable calls in a row
         self.bad_answers = 0  # answers not accepted, in a row
         self.pauses = 0  # pauses of the model in a row
+        # Of this call of run or resume, which the turn limit counts for itself:
+        self.turns_before = 0
+        self.attempts: dict[tuple[int, int], int] = {}  # to begin each call
+        self.judged: dict[tuple[int, int], EffectJudged] = {}  # still uncertain ones
+        self.undone: list[ToolCall] = []  # compensated for
         # What the next request sends. It grows: read it, do not keep it.
         self.messages: list[Message] = []
         self._told = 0  # turns whose results are among the messages
         self._open: dict[tuple[int, int], ToolStarted] = {}
+        self._compensating: set[tuple[int, int]] = set()  # begun once, never again
+        self._before: list[ToolCall] = []  # uncertain calls of earlier runs
+        self._news: list[UserMessage] = []  # what became of calls, for the next request
 
     @classmethod
     def replay(cls, events: Iterable[KeptEvent]) -> Self:
@@ -229,6 +187,41 @@ class RunState:
         )
 
     @property
+    def in_review(self) -> tuple[ToolCall, ...]:
+        """The uncertain calls that a run does not go on with."""
+        return tuple(
+            call
+            for call in self.uncertain
+            if call.place not in self.judged
+            or self.judged[call.place].verdict is not Verdict.TOLD
+        )
+
+    def unknown_besides(self, call: ToolCall) -> list[ToolCall]:
+        """Other calls that are not to be repeated, for nobody knows what they did."""
+        here = (other for other in self.uncertain if other.place != call.place)
+        return [*here, *self._before]
+
+    @property
+    def pending(self) -> tuple[ToolCall, ...]:
+        """The calls of the last turn that may begin, or begin again."""
+        if self._told == len(self.turns):
+            return ()
+        turn = self.turns[-1]
+        return tuple(call for call in turn.tool_calls if turn.may_begin(call))
+
+    def start_of(self, call: ToolCall) -> ToolStarted:
+        """The last start of a call that began."""
+        return self.turns[call.turn - 1].starts[call.position]
+
+    def effect_status(self, call: ToolCall) -> EffectStatus:
+        """What is certain about the effect of a call."""
+        return self.turns[call.turn - 1].effect_status(call)
+
+    def may_compensate(self, call: ToolCall) -> bool:
+        """Whether nobody has tried to undo it yet: that is done once at most."""
+        return call.place not in self._compensating
+
+    @property
     def unfinished(self) -> str:
         """The last finish reason, if it was neither a clean stop nor calls to run."""
         if not self.turns:
@@ -248,7 +241,8 @@ class RunState:
         """
         pending = [r for turn in self.turns[self._told :] for r in turn.results]
         cut = (Reply(text=self.cut.text, finish_reason="error"),) if self.cut else ()
-        return (*self.messages, *pending, *(reply for reply in cut if reply.text))
+        said = (reply for reply in cut if reply.text)
+        return (*self.messages, *pending, *self._news, *said)
 
     def _place(self, call: ToolCall) -> Turn:
         try:
@@ -263,6 +257,27 @@ class RunState:
     def _run_started(self, event: RunStarted) -> None:
         self.started = event
         self.messages.extend(event.messages)
+        said: list[ToolCall] = []
+        for message in event.messages:
+            if isinstance(message, Reply):
+                said = list(message.tool_calls)
+            elif isinstance(message, ToolResult):
+                call = said.pop(0)
+                if message.uncertain:
+                    self._before.append(call)
+
+    def _run_resumed(self, event: RunResumed) -> None:
+        if self.ended and self.ended.status is Status.COMPLETED:
+            raise ImpossibleEvent("a completed run was resumed")
+        if self.ended is None:  # whoever carried it was lost, maybe with a request out
+            self.billed = "unknown"
+        for start in self._open.values():
+            turn, call = self._place(start.call), start.call
+            lost = ToolLost(call=call, problem="", code="interrupted")
+            turn.ends.setdefault(call.position, lost)
+        self.ended, self.turns_before = None, len(self.turns)
+        self.bad_calls = self.bad_answers = self.pauses = 0
+        self.attempts, self.judged, self.undone = {}, {}, []
 
     def _model_asked(self, event: ModelAsked) -> None:
         if event.turn != len(self.turns) + 1:
@@ -271,7 +286,8 @@ class RunState:
             self.messages.extend(turn.results)
             if turn.rejected:
                 self.messages.append(UserMessage(turn.rejected))
-        self._told = len(self.turns)
+        self.messages.extend(self._news)
+        self._news, self._told = [], len(self.turns)
         self.cut = None
 
     def _model_replied(self, event: ModelReplied) -> None:
@@ -298,28 +314,74 @@ class RunState:
 
     def _tool_started(self, event: ToolStarted) -> None:
         turn, call = self._place(event.call), event.call
-        if call.position in turn.starts or call.position in turn.ends:
+        if not turn.may_begin(call):
             raise ImpossibleEvent(f"{call.name} at {call.place} began twice")
+        if turn.effect_status(call) is EffectStatus.UNCERTAIN:
+            turn.doubts.add(call.position)
         turn.starts[call.position] = event
+        turn.ends.pop(call.position, None)
+        self.judged.pop(call.place, None)
+        self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
         self._open[call.place] = event
         self.bad_calls = 0
 
     def _tool_over(self, event: ToolEnded | ToolLost | ToolNotRun) -> None:
         turn, call = self._place(event.call), event.call
-        begun = call.place in self._open
-        if call.position in turn.ends or not (begun or isinstance(event, ToolNotRun)):
+        running = call.place in self._open and call.position not in turn.ends
+        may = turn.may_begin(call) if isinstance(event, ToolNotRun) else False
+        if not (running or may):
             raise ImpossibleEvent(f"{call.name} at {call.place} ended out of turn")
-        turn.ends[call.position] = event
         if isinstance(event, ToolNotRun):
             self.bad_calls += event.code in BAD_CALL
+            self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
+        if turn.effect_status(call) is EffectStatus.UNCERTAIN and may:
+            turn.doubts.add(call.position)
+        turn.ends[call.position] = event = turn.in_doubt(event)
         if not isinstance(event, ToolLost):
             self._open.pop(call.place, None)
+
+    def _compensation_started(self, event: CompensationStarted) -> None:
+        self._uncertain_turn(event.call)
+        self._compensating.add(event.call.place)
+
+    def _effect_judged(self, event: EffectJudged) -> None:
+        turn, call, text = self._uncertain_turn(event.call), event.call, event.content
+        end: ToolEnded | ToolNotRun | None = None
+        match event.verdict:
+            case Verdict.HAPPENED:
+                status = EffectStatus.CONFIRMED
+                end = ToolEnded(call=call, content=text, effect_status=status)
+            case Verdict.DID_NOT_HAPPEN:
+                end = ToolNotRun(call=call, problem=DID_NOT_HAPPEN, code=event.verdict)
+            case Verdict.UNDONE:
+                end = ToolEnded(call=call, content=UNDONE, failed=True, code="undone")
+                self.undone.append(call)
+            case Verdict.UNKNOWN | Verdict.TOLD:
+                pass
+        self.judged[call.place] = event
+        if end:
+            turn.doubts.discard(call.position)
+            turn.ends[call.position] = end
+            del self._open[call.place], self.judged[call.place]
+            if call.turn <= self._told:  # its result was told as unknown
+                said = getattr(end, "problem", text) or event.verdict
+                news = (
+                    f"The outcome of {call.name} was unknown. It is known now: {said}"
+                )
+                self._news.append(UserMessage(news))
+
+    def _uncertain_turn(self, call: ToolCall) -> Turn:
+        turn = self._place(call)
+        if turn.effect_status(call) is not EffectStatus.UNCERTAIN:
+            raise ImpossibleEvent(f"{call.name} at {call.place} is not uncertain")
+        return turn
 
     def _run_ended(self, event: RunEnded) -> None:
         self.ended = event
 
     _FOLD: ClassVar[dict[type[Event], Callable[[Any, Any], None]]] = {
         RunStarted: _run_started,
+        RunResumed: _run_resumed,
         ModelAsked: _model_asked,
         ModelReplied: _model_replied,
         ModelCut: _model_cut,
@@ -327,5 +389,7 @@ class RunState:
         ToolEnded: _tool_over,
         ToolLost: _tool_over,
         ToolNotRun: _tool_over,
+        CompensationStarted: _compensation_started,
+        EffectJudged: _effect_judged,
         RunEnded: _run_ended,
     }

@@ -15,7 +15,7 @@ import trio
 from ._errors import ToolError
 from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost
 from ._limits import check_number
-from ._ports import ToolSpec
+from ._ports import Reconcile, ToolSpec
 from ._schema import arguments_of, schema_of
 
 
@@ -67,6 +67,9 @@ class Tool:
     grace_seconds: float | None = None  # None: 0 for a read, else Limits
     needs_seconds: float = 0.0  # not started when less is left
     fallback: Tool | None = None  # runs instead when too little is left
+    retries: int = 0  # of a read that got no result in time
+    reconcile: Reconcile | None = None  # looks an uncertain effect up
+    compensate: Callable[[ToolCall, str], Any] | None = None  # undoes one
     context: str | None = None  # the parameter that takes a ToolContext
     in_thread: bool = False
 
@@ -78,6 +81,22 @@ class Tool:
         ):
             if (value := getattr(self, option)) is not None:
                 check_number(f"@tool {self.name}: {option}", value, least=least)
+        check_number(f"@tool {self.name}: retries", self.retries, least=0)
+        for option in ("retries", "reconcile", "compensate"):
+            value = getattr(self, option)
+            if value and (option == "retries") != (self.effect is Effect.READ):
+                raise ValueError(
+                    f"@tool {self.name}: {option} does not go with effect={self.effect}"
+                )
+            if option != "retries" and not (value is None or callable(value)):
+                raise TypeError(f"@tool {self.name}: {option} takes a function")
+
+    @property
+    def recovery(self) -> str:
+        """How an unknown end can be cleared up without a person."""
+        if self.reconcile:
+            return "reconcile"
+        return "compensate" if self.compensate else ""
 
     @cached_property
     def spec(self) -> ToolSpec:
@@ -120,9 +139,11 @@ class Tool:
         return f"It takes {takes or 'no arguments'}."
 
     async def call(
-        self, call: ToolCall, arguments: dict[str, Any], seconds: float
+        self, call: ToolCall, arguments: dict[str, Any], seconds: float, attempt: int
     ) -> ToolEnded | ToolLost:
         """Run the body for `seconds` at most, and say what became of it.
+
+        A read that timed out and has retries left is lost: it may begin again.
 
         Never raises but `trio.Cancelled` and what is no Exception. A value that comes
         back after the limit is kept for a write, which is then confirmed, and not
@@ -143,7 +164,8 @@ class Tool:
                         call=call, content=problem, failed=True, code=fatal
                     )
                 problem = f"{type(cause).__name__}: {problem}"
-        if self.effect is Effect.READ:
+        retry = code == "timeout" and attempt <= self.retries
+        if self.effect is Effect.READ and not retry:
             told = f"{self.name} failed: {problem}"
             return ToolEnded(call=call, content=told, failed=True, code=code)
         return ToolLost(call=call, problem=f"{self.name}: {problem}", code=code)
@@ -153,8 +175,7 @@ class Tool:
         status = EffectStatus.CONFIRMED if writes else EffectStatus.NONE
         failed = False
         try:
-            content = value if isinstance(value, str) else _encode(value)
-            content = content.encode(errors="replace").decode()  # no lone surrogates
+            content = as_content(value)
         except Exception as error:  # noqa: BLE001 - a value may be anything
             # The effect has happened all the same; only the result cannot be shown.
             content, failed = (
@@ -166,8 +187,10 @@ class Tool:
         )
 
 
-def _encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def as_content(value: Any) -> str:
+    """A result as the model is told it; raises what msgspec raises."""
+    content = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return content.encode(errors="replace").decode()  # no lone surrogates
 
 
 def _only(error: Exception) -> BaseException:
@@ -189,6 +212,9 @@ def tool(
     grace_seconds: float | None = None,
     needs_seconds: float = 0.0,
     fallback: Tool | None = None,
+    retries: int = 0,
+    reconcile: Reconcile | None = None,
+    compensate: Callable[[ToolCall, str], Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function: its hints and docstring become what a model reads.
@@ -203,7 +229,12 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             (never; the default, for what is not known to be harmless is not).
             `seconds`: how long a call may take. `grace_seconds`: how long it may go on
             after a stop. `needs_seconds`: not started when less is left; then
-            `fallback`, another tool with the same arguments, runs instead.
+            `fallback`, another tool with the same arguments, runs instead. `retries`:
+            how often a read that got no result in time is begun again.
+            `reconcile(call, key)`: looks up whether an effect that was cut happened,
+            by its idempotency key; returns `Happened(result)`, `DidNotHappen()` or
+            `Unknown()`. `compensate(call, key)`: undoes whatever happened of it; it is
+            called once at most, and the run ends.
 
     Raises:
         TypeError: where a model could not fill a parameter, or an option is unknown.
