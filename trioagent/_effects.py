@@ -173,7 +173,7 @@ async def _ask(run: Run, call: ToolCall, fn: Callable[..., Any], what: str) -> A
     if what == "on_uncertain":  # it may wait for a person
         seconds = math.inf
     ask = fn if _is_async(fn) else partial(_ask_in_thread, run, fn, what)
-    with trio.move_on_after(seconds), run.child(f"{what} {call.name}"):
+    with run.child(f"{what} {call.name}"), trio.move_on_after(seconds):
         try:
             answer = await ask(call, key)
         except Exception as error:  # noqa: BLE001 - it may raise anything

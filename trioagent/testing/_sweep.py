@@ -39,19 +39,21 @@ def sweep_cancels(
     stop: Literal["user", "deadline", "host"] = "user",
     check: Callable[[CancelPoint], None] | None = None,
     most: int = 10_000,
+    virtual: bool = True,
 ) -> int:
     """Run an agent again and again, stopped before each single step of its tasks.
 
     `make_agent` makes a fresh one each time, with a scripted model and a store that is
     empty. `stop` is who stops it: a user, the run's deadline, or a scope around it.
-    Time is virtual, so threads and sockets have no place here. After each run it looks
+    Time is virtual, so threads and sockets have no place here; a store that writes in
+    threads needs `virtual=False` and tools that are quick. After each run it looks
     that nothing began after the stop, that there is one end, that the journal and the
     outcome agree and that the run ended within its graces; `check` may look at more.
 
     Returns how many steps there were. Raises AssertionError, naming the step.
     """
     for step in range(1, most + 1):
-        point = _cancel_at(step, make_agent(), prompt, stop)
+        point = _cancel_at(step, make_agent(), prompt, stop, virtual)
         _check_point(point, stop)
         if check is not None:
             check(point)
@@ -110,7 +112,9 @@ class _SpyModel:
         return self._model.open_reply(request)
 
 
-def _cancel_at(step: int, agent: Agent, prompt: str, stop: str) -> CancelPoint:
+def _cancel_at(
+    step: int, agent: Agent, prompt: str, stop: str, virtual: bool
+) -> CancelPoint:
     at = _StopAtStep(step)
     spied = _spied(agent, at)
 
@@ -136,7 +140,7 @@ def _cancel_at(step: int, agent: Agent, prompt: str, stop: str) -> CancelPoint:
             began=at.began,
         )
 
-    clock = trio.testing.MockClock(autojump_threshold=0)
+    clock = trio.testing.MockClock(autojump_threshold=0) if virtual else None
     return trio.run(main, clock=clock, instruments=[at])
 
 
