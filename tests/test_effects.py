@@ -19,6 +19,7 @@ from trioagent import (
     EffectJudged,
     EffectStatus,
     Happened,
+    ImpossibleEvent,
     KeptEvent,
     Limits,
     ModelAsked,
@@ -1056,3 +1057,90 @@ async def test_tool_not_run_is_no_end_of_an_effect_in_doubt() -> None:
     assert [t.effect_status for t in outcome.tools] == [UNCERTAIN]
     events = await a.store.load(run_id)  # type: ignore[union-attr]
     assert any(isinstance(e, ToolNotRun) and e.code == "budget" for e in events)
+
+
+# A store that fails
+
+
+@pytest.mark.parametrize("fails_at", range(1, 14))
+async def test_where_the_disk_is_full_nothing_begins_and_a_resume_goes_on(
+    fails_at: int,
+) -> None:
+    ran, tools = counting()
+    left = fails_at
+
+    class Full(MemoryStore):
+        async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise StoreError("no space is left", code="full")
+            await super().append(run_id, event, **how)
+
+    steps = [[call("look"), call("pay")], call("book"), "done"]
+
+    def by_turn(request: Any) -> Any:
+        return steps[request.turn - 1]
+
+    a = agent(*[by_turn] * 9, tools=tools, store=Full())
+    with pytest.raises(StoreError, match="no space is left"):
+        await a.run("go", run_id="r")
+    a = replace(a, store=_without_stops(a.store))
+    assert a.store is not None
+    if fails_at == 1:
+        assert await a.store.runs() == []
+        return
+    events = await a.store.load("r")
+    begun = {e.call.name for e in events if isinstance(e, ToolStarted)}
+    assert set(ran) <= begun, "nothing runs whose start was not kept"
+    outcome = await a.resume("r")
+    if outcome.uncertain:
+        assert outcome.stop_reason == "effect_uncertain"
+    else:
+        assert outcome.status is Status.COMPLETED
+    assert ran.count("pay") <= 1
+
+
+async def test_a_store_that_hangs_when_a_run_goes_on_is_bounded(
+    autojump_clock: MockClock,
+) -> None:
+    class Hanging(MemoryStore):
+        async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
+            if isinstance(event, RunResumed):
+                await trio.sleep_forever()
+            await super().append(run_id, event, **how)
+
+    a = agent([Hang()], store=Hanging())
+    outcome = await a.run("go", limits=Limits(reply_seconds=1))
+    with pytest.raises(StoreError, match="did not keep RunResumed") as found:
+        await a.resume(outcome.run_id)
+    assert found.value.code == "hung"
+    b = replace(a, store=_without_stops(a.store), model=ScriptedModel(["done"]))
+    assert (await b.resume(outcome.run_id)).output == "done"
+
+
+def test_what_cannot_be_judged_is_impossible() -> None:
+    state = RunState.replay(
+        [
+            RunStarted(run_id="r"),
+            ModelAsked(1),
+            ModelReplied(Reply(tool_calls=(ToolCall("look", turn=1),))),
+        ]
+    )
+    look = ToolCall("look", turn=1)
+    judged = EffectJudged(call=look, verdict=Verdict.HAPPENED, by="person")
+    with pytest.raises(ImpossibleEvent, match="is not uncertain"):
+        state.apply(judged)
+    state.apply(RunEnded(Status.COMPLETED))
+    with pytest.raises(ImpossibleEvent, match="a completed run was resumed"):
+        state.apply(RunResumed(claim=2))
+
+
+async def test_arguments_that_are_no_json_are_no_repeat() -> None:
+    @tool(effect="once")
+    async def pay(amount: int) -> str:
+        raise OSError("cut")
+
+    a = agent(PAY, ToolCall("pay", "{"), "done", tools=[pay], on_uncertain="tell")
+    outcome = await a.run("go")
+    assert outcome.tools[1].problem.startswith("Not started: the arguments")
