@@ -21,6 +21,7 @@ The files, from the bottom up; imports go up this list only:
       _attempts   asking until there is a reply: retries, fallbacks, the breaker
       _effects    what an interrupted write needs: decide(), reconcile, compensate
       _calls      one tool call, from what was asked to what became of it
+      _approvals  who has to say yes before a call begins
       _run        the loop (first in the file, whole), Run
       _agent      Agent: run, run_sync, open, resume
     adapters  know words and ports, never the engine, never each other
@@ -48,6 +49,8 @@ from ._errors import (
 )
 from ._events import (
     AnyEvent,
+    ApprovalAsked,
+    ApprovalGiven,
     Child,
     CleanupOverrun,
     CompensationStarted,
@@ -97,7 +100,9 @@ from ._limits import (
 from ._outcome import Outcome, ResumeDecision, ToolReport
 from ._ports import (
     Again,
+    Approve,
     Breaker,
+    Denied,
     DidNotHappen,
     Failure,
     Finding,
@@ -124,11 +129,15 @@ __all__ = [
     "Agent",
     "AgentError",
     "AnyEvent",
+    "ApprovalAsked",
+    "ApprovalGiven",
+    "Approve",
     "Breaker",
     "Child",
     "CircuitBreaker",
     "CleanupOverrun",
     "CompensationStarted",
+    "Denied",
     "DidNotHappen",
     "Effect",
     "EffectJudged",

@@ -18,12 +18,12 @@ from ._events import KeptEvent, Message, Status, Usage, UserMessage
 from ._limits import READY_MADE, Limits, Price, StopCondition, needs_price
 from ._outcome import Outcome
 from ._plan import Plan
-from ._ports import Breaker, Model, Observer, OnUncertain, Retry, Store
+from ._ports import Approve, Breaker, Model, Observer, OnUncertain, Retry, Store
 from ._run import Run
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
 from ._state import RunState, check_history
-from ._tools import Tool, tool
+from ._tools import Tool, check_approve, tool
 
 
 class RunOptions(TypedDict, total=False):
@@ -67,6 +67,7 @@ class Agent:
     retry: Retry | None = None  # None: once more, after a random pause
     breaker: Breaker | None = None  # None: five failures in a row, 30 s open
     on_uncertain: OnUncertain = "review"  # or "tell", or a function that says which
+    approve: Approve | None = None  # asked before each call that is no read
     observers: Sequence[Observer] = ()  # are told of each event once it is kept
 
     def __post_init__(self) -> None:
@@ -83,6 +84,7 @@ class Agent:
         ):
             if not right:
                 raise TypeError(f"Agent({option}=…) cannot be {value!r}")
+        check_approve("Agent(approve=…)", self.approve)
         tools = tuple(t if isinstance(t, Tool) else tool(t) for t in self.tools)
         names = [t.name for t in tools]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -257,6 +259,7 @@ class Agent:
             store=self.store,
             price=self.price,
             on_uncertain=self.on_uncertain,
+            approve=self.approve,
             observers=tuple(self.observers),
         )
 

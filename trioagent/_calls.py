@@ -46,19 +46,19 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
     if tool is None:
         known = ", ".join(run.plan.tools) or "none"
         problem = f"there is no tool {call.name!r}. There are: {known}."
-        return _not_run(call, "unknown_tool", problem)
+        return not_run(call, "unknown_tool", problem)
     reason = run.state.turns[-1].finish_reason
     if reason not in ("stop", "tool_calls"):  # what looks whole may be a cut one
         length = "your reply was cut by its length limit. Ask for less."
         other = f"the reply ended with {reason}."
-        return _not_run(call, "cut", length if reason == "length" else other)
+        return not_run(call, "cut", length if reason == "length" else other)
     for twin in run.state.unknown_besides(call):
         if twin.name == call.name and _same(twin.arguments, call.arguments):
             problem = (
                 f"{call.name} was called with these arguments before, and whether that"
                 " happened is unknown. It is not repeated until somebody has looked."
             )
-            return _not_run(call, "held", problem)
+            return not_run(call, "held", problem)
     left = run.remaining()
     if tool.needs_seconds > left and tool.fallback:
         tool = tool.fallback
@@ -66,11 +66,11 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
         problem = (
             f"{tool.name} needs {tool.needs_seconds:g} s, and {left:.1f} s are left."
         )
-        return _not_run(call, "budget", problem)
+        return not_run(call, "budget", problem)
     try:
         arguments = tool.read_arguments(call)
     except ValueError as error:
-        return _not_run(call, "bad_arguments", str(error))
+        return not_run(call, "bad_arguments", str(error))
     seconds = tool.seconds or run.limits.tool_seconds
     return PreparedCall(call, tool, arguments, seconds, _start(run, call, tool))
 
@@ -93,7 +93,8 @@ def _start(run: Run, call: ToolCall, tool: Tool) -> ToolStarted:
     )
 
 
-def _not_run(call: ToolCall, code: str, problem: str) -> ToolNotRun:
+def not_run(call: ToolCall, code: str, problem: str) -> ToolNotRun:
+    """The call does not begin, and why, in words for the model."""
     return ToolNotRun(call=call, problem=f"Not started: {problem}", code=code)
 
 
@@ -105,7 +106,7 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
     """
     call, tool, arguments, seconds, start = ready
     if is_cancelled():
-        return _not_run(call, "stopped", "the run was stopped.")
+        return not_run(call, "stopped", "the run was stopped.")
     if tool.context:
         arguments[tool.context] = _context(run, ready)
     # If its grace runs out, this is what became of it.

@@ -49,13 +49,15 @@ def decide(
     retries: int = 0,
     reconcile: bool = False,
     compensate: bool = False,
+    waiting: bool = False,
     stopping: bool = False,
 ) -> Action:
     """What comes next for a call that is not running and may not be done.
 
     `attempts` were made to begin it since the run began or was resumed; `begun` says
     whether it ever began. `retries` is how often a read may be repeated; `reconcile`
-    and `compensate` say whether that is still open. Nothing begins while `stopping`.
+    and `compensate` say whether that is still open. Nothing begins while it is
+    `waiting` to be approved, or the run is `stopping`.
     """
     if status is EffectStatus.UNCERTAIN:
         if reconcile:
@@ -68,7 +70,8 @@ def decide(
         EffectStatus.NONE: 1 + retries,
         EffectStatus.NOT_STARTED: ATTEMPTS if begun else 1,
     }
-    return Action.KEEP if stopping or attempts >= most[status] else Action.BEGIN
+    over = stopping or waiting or attempts >= most[status]
+    return Action.KEEP if over else Action.BEGIN
 
 
 async def settle(run: Run, *, ending: bool = False) -> tuple[ToolCall, ...]:
@@ -100,6 +103,7 @@ def _next(run: Run, call: ToolCall, ending: bool) -> Action:
         retries=tool.retries if tool else 0,
         reconcile=bool(tool and tool.reconcile and call.place not in state.judged),
         compensate=bool(tool and tool.compensate and state.may_compensate(call)),
+        waiting=call.place in run.paused,
         stopping=ending or run.ending.stopping or run.remaining() <= 0,
     )
 
@@ -172,34 +176,47 @@ async def _ask(run: Run, call: ToolCall, fn: Callable[..., Any], what: str) -> A
     seconds = (tool and tool.seconds) or run.limits.tool_seconds
     if what == "on_uncertain":  # it may wait for a person
         seconds = math.inf
-    ask = fn if _is_async(fn) else partial(_ask_in_thread, run, fn, what)
-    with run.child(f"{what} {call.name}"), trio.move_on_after(seconds):
-        try:
-            answer = await ask(call, key)
-        except Exception as error:  # noqa: BLE001 - it may raise anything
-            problem = f"{what} failed: {type(error).__name__}"
-            logger.warning("%s: %s", call.name, problem)
-            return Unknown(problem)
-        return "undone" if what == "compensate" else _finding(answer, what)
-    return Unknown(f"{what} gave no answer within {seconds:g} s")
-
-
-async def _ask_in_thread(
-    run: Run, fn: Callable[..., Any], what: str, call: ToolCall, key: str
-) -> Any:
-    """Whoever only looks may be left behind, and is named then; an undo is awaited."""
-    body, looks = partial(fn, call, key), what != "compensate"
-    over = False
+    undo, name = what == "compensate", f"{what} {call.name}"
+    ask = partial(ask_user, run, name, fn, call, key)
     try:
-        answer = await trio.to_thread.run_sync(body, abandon_on_cancel=looks)
-        over = True
-        return answer
-    except Exception:
-        over = True
-        raise
-    finally:
-        if not over:
-            run.ending.report(f"thread of {what} {call.name}", "abandoned")
+        answer = await ask(seconds=seconds, abandon=not undo)
+    except trio.TooSlowError:
+        return Unknown(f"{what} gave no answer within {seconds:g} s")
+    except Exception as error:  # noqa: BLE001 - it may raise anything
+        problem = f"{what} failed: {type(error).__name__}"
+        logger.warning("%s: %s", call.name, problem)
+        return Unknown(problem)
+    return "undone" if undo else _finding(answer, what)
+
+
+async def ask_user(
+    run: Run,
+    name: str,
+    fn: Callable[..., Any],
+    *args: Any,
+    seconds: float = math.inf,
+    abandon: bool = True,
+) -> Any:
+    """Call a function of the user's, in the run's own task or in a thread.
+
+    Raises what it raises, and `trio.TooSlowError`. A thread that is abandoned then, or
+    by a stop, is named in the cleanup report.
+    """
+    with run.child(name), trio.fail_after(seconds):
+        if _is_async(fn):
+            return await fn(*args)
+        over = False
+        try:
+            body = partial(fn, *args)
+            answer = await trio.to_thread.run_sync(body, abandon_on_cancel=abandon)
+            over = True
+            return answer
+        except Exception:
+            over = True
+            raise
+        finally:
+            if not over:
+                run.ending.report(f"thread of {name}", "abandoned")
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -7,6 +7,7 @@ they are named in the past tense. What is kept only grows: new fields get defaul
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -116,6 +117,12 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     def place(self) -> tuple[int, int]:
         """Turn and position: what identifies the call within its run."""
         return self.turn, self.position
+
+    @property
+    def digest(self) -> str:
+        """Stands for the name and the arguments: who approves one approves no other."""
+        text = f"{self.name}\0{self.arguments}"
+        return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user"):
@@ -265,7 +272,23 @@ class ToolNotRun(Event, frozen=True, kw_only=True):
 
     call: ToolCall
     problem: str
-    code: str  # unknown_tool, bad_arguments, cut, held, budget, stopped
+    code: str  # unknown_tool, bad_arguments, cut, held, denied, budget, stopped
+
+
+class ApprovalAsked(Event, frozen=True):
+    """The call waits until somebody approves it."""
+
+    call: ToolCall
+
+
+class ApprovalGiven(Event, frozen=True, kw_only=True):
+    """Somebody said whether a call may begin: this call, with these arguments."""
+
+    call: ToolCall
+    granted: bool
+    by: str  # policy, person
+    reason: str = ""
+    digest: str = ""  # of the call, as the one who approved it saw it
 
 
 class CompensationStarted(Event, frozen=True):
@@ -351,6 +374,8 @@ KeptEvent = (
     | ToolEnded
     | ToolLost
     | ToolNotRun
+    | ApprovalAsked
+    | ApprovalGiven
     | CompensationStarted
     | EffectJudged
     | RunEnded

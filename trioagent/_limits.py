@@ -227,18 +227,21 @@ def reason_to_end(
 ) -> RunEnded | None:
     """Why a run has no next turn, if it has none; looked at between turns.
 
-    An uncertain effect, or one that was undone, comes before everything; a final answer
-    is COMPLETED, whatever else it reached; then who asked to finish the turn, the stop
-    conditions in their order, and what the run's own limits say.
+    An uncertain effect, one that was undone, and a call that waits for a person come
+    before everything; a final answer is COMPLETED, whatever else it reached; then who
+    asked to finish the turn, the stop conditions in their order, and what the run's own
+    limits say.
     """
     for code, calls in (
         ("effect_uncertain", state.in_review),
         ("compensated", state.undone),
+        ("approval", state.waiting.values()),
     ):
         if calls:
             names = ", ".join(call.name for call in calls)
             stop = Stop(code, names, scope="tool", source="tool")
-            return RunEnded(Status.STOPPED, stop)
+            waits = code == "approval"
+            return RunEnded(Status.PAUSED if waits else Status.STOPPED, stop)
     reached = held(conditions, state)
     if state.answer is not None:
         also = tuple(str(stop) for stop in reached)

@@ -135,13 +135,14 @@ def resume_decision(state: RunState) -> ResumeDecision:
     if end and end.status is Status.COMPLETED:
         return ResumeDecision("stop", "the run is completed")
     for_people = [
-        f"{call.name} (call {call.turn}.{call.position})"
-        for call in state.in_review
-        if not _can_be_cleared_up(state, call)
+        _named(call) for call in state.in_review if not _can_be_cleared_up(state, call)
     ]
     if for_people:
         names = ", ".join(for_people)
         return ResumeDecision("review", f"nobody knows whether this happened: {names}")
+    if end and state.waiting:
+        names = ", ".join(_named(call) for call in state.waiting.values())
+        return ResumeDecision("review", f"this waits to be approved: {names}")
     if end and end.status is Status.TIMED_OUT:
         return ResumeDecision("stop", "its time is used up: it needs more seconds")
     if end and end.stop and end.stop.source == "condition":
@@ -150,6 +151,10 @@ def resume_decision(state: RunState) -> ResumeDecision:
         names = ", ".join(call.name for call in state.pending)
         return ResumeDecision("resume", f"calls to finish: {names}")
     return ResumeDecision("resume", f"turn {len(state.turns) + 1} comes next")
+
+
+def _named(call: ToolCall) -> str:
+    return f"{call.name} (call {call.turn}.{call.position})"
 
 
 def _can_be_cleared_up(state: RunState, call: ToolCall) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from ._events import Message, RunStarted
 from ._limits import Condition, Limits, Price, StopCondition
-from ._ports import Breaker, Model, Observer, OnUncertain, Retry, Store
+from ._ports import Approve, Breaker, Model, Observer, OnUncertain, Retry, Store
 from ._schema import AnswerType
 from ._tools import Tool
 
@@ -29,6 +29,7 @@ class Plan:
     store: Store | None
     price: Price | None
     on_uncertain: OnUncertain
+    approve: Approve | None
     observers: tuple[Observer, ...]
     own_conditions: tuple[StopCondition, ...]  # of the call
 

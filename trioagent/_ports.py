@@ -85,6 +85,20 @@ Reconcile = Callable[[ToolCall, str], Any]
 
 It may be `async`; a plain function runs in a thread. What it raises is `Unknown`.
 """
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """The call may not begin; the model is told why."""
+
+    reason: str = ""
+
+
+Approve = Literal["ask"] | Callable[[ToolCall], Any]
+"""Says whether a call may begin: `approve(call)` returns True, False or `Denied(why)`.
+
+It may be `async`; a plain function runs in a thread. What it raises denies the call.
+`"ask"` leaves it to a person: the run pauses, and goes on when it is resumed.
+"""
 OnUncertain = Literal["review", "tell"] | Reconcile
 """What a run does about an effect that stays uncertain.
 

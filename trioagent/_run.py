@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import trio
 
+from ._approvals import allow
 from ._attempts import ask
 from ._calls import PreparedCall, conclude, perform, prepare
 from ._effects import settle
@@ -96,11 +97,11 @@ async def call_tool(run: Run, call: ToolCall) -> None:
     """The start is kept before the effect begins: a start with no end is uncertain."""
     try:
         await end_if_cancelled()
-        ready = prepare(run, call)
+        ready = await allow(run, prepare(run, call))
         if isinstance(ready, PreparedCall):
             await run.record(ready.start)
             await conclude(run, await perform(run, ready))
-        else:
+        elif ready:
             await run.record(ready)
     finally:
         run.slots.release_on_behalf_of(call.place)
@@ -125,6 +126,7 @@ class Run:
         self.limits = plan.limits
         self.state = state or RunState()
         self.ending = Ending(plan.limits)
+        self.paused: set[tuple[int, int]] = set()  # calls that a person has to approve
         self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
         self.child = self.ending.child
         self.remaining = self.ending.remaining
@@ -198,7 +200,7 @@ class Run:
 
     async def main(self) -> None:
         """Carry the run from its first event to its last."""
-        used = self.state.elapsed_ms / 1000
+        used = self.state.active_seconds
         self._began = trio.current_time() - used
         self.ending.start_clock(used)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Self
 
 from ._errors import ImpossibleEvent
 from ._events import (
+    ApprovalAsked,
+    ApprovalGiven,
     CompensationStarted,
     Effect,
     EffectJudged,
@@ -71,13 +73,19 @@ TRANSITIONS: dict[Phase, dict[type[Event], Phase]] = {
         ToolEnded: Phase.CALLING,
         ToolLost: Phase.CALLING,
         ToolNotRun: Phase.CALLING,
+        ApprovalAsked: Phase.CALLING,
+        ApprovalGiven: Phase.CALLING,
         CompensationStarted: Phase.CALLING,
         EffectJudged: Phase.CALLING,
         ModelAsked: Phase.ASKING,
         RunEnded: Phase.ENDED,
         RunResumed: Phase.CALLING,
     },
-    Phase.ENDED: {EffectJudged: Phase.ENDED, RunResumed: Phase.CALLING},
+    Phase.ENDED: {
+        ApprovalGiven: Phase.ENDED,
+        EffectJudged: Phase.ENDED,
+        RunResumed: Phase.CALLING,
+    },
 }
 
 FINAL = ("stop", "pause")  # finish reasons of a reply that asks for nothing
@@ -119,7 +127,8 @@ class RunState:
         self.usage = Usage()  # of all replies, also of cut ones
         self.billed = "known"  # unknown: a reply was cut, or came without its usage
         self.cost_known = True  # False: a reply came without its price
-        self.elapsed_ms = 0.0  # active time, up to the last event
+        self.active_seconds = 0.0  # in which it was running, up to the last event
+        self.waited_seconds = 0.0  # of those, in which it waited for a person
         self.cut: ModelCut | None = None  # the last request, if it got no whole reply
         self.answer: str | None = None  # the final answer, once there is one
         self.answered_at = 0.0  # and when it came, in seconds
@@ -135,6 +144,8 @@ class RunState:
         self.messages: list[Message] = []
         self._told = 0  # turns whose results are among the messages
         self._open: dict[tuple[int, int], ToolStarted] = {}
+        self.waiting: dict[tuple[int, int], ToolCall] = {}  # for somebody's approval
+        self.approvals: dict[tuple[int, int], ApprovalGiven] = {}
         self._compensating: set[tuple[int, int]] = set()  # begun once, never again
         self._before: list[ToolCall] = []  # uncertain calls of earlier runs
         self._news: list[UserMessage] = []  # what became of calls, for the next request
@@ -156,9 +167,16 @@ class RunState:
             raise ImpossibleEvent(
                 f"{kind.__name__} in phase {self.phase.name}"
             ) from None
+        waited = max(0.0, event.at - self.active_seconds) if self.waiting else 0.0
         self._FOLD[kind](self, event)
         self.phase = phase
-        self.elapsed_ms = max(self.elapsed_ms, event.at * 1000)
+        self.waited_seconds += waited
+        self.active_seconds = max(self.active_seconds, event.at)
+
+    @property
+    def elapsed_ms(self) -> float:
+        """Active time up to the last event, without waiting for people."""
+        return (self.active_seconds - self.waited_seconds) * 1000
 
     @property
     def step_count(self) -> int:
@@ -340,6 +358,18 @@ class RunState:
         if not isinstance(event, ToolLost):
             self._open.pop(call.place, None)
 
+    def _approval_asked(self, event: ApprovalAsked) -> None:
+        turn, call = self._place(event.call), event.call
+        if not turn.may_begin(call) or call.place in self.approvals:
+            raise ImpossibleEvent(f"{call.name} at {call.place} needs no approval")
+        self.waiting[call.place] = call
+
+    def _approval_given(self, event: ApprovalGiven) -> None:
+        if self.waiting.pop(event.call.place, None) is None:
+            call = event.call
+            raise ImpossibleEvent(f"{call.name} at {call.place} waits for nobody")
+        self.approvals[event.call.place] = event
+
     def _compensation_started(self, event: CompensationStarted) -> None:
         self._uncertain_turn(event.call)
         self._compensating.add(event.call.place)
@@ -389,6 +419,8 @@ class RunState:
         ToolEnded: _tool_over,
         ToolLost: _tool_over,
         ToolNotRun: _tool_over,
+        ApprovalAsked: _approval_asked,
+        ApprovalGiven: _approval_given,
         CompensationStarted: _compensation_started,
         EffectJudged: _effect_judged,
         RunEnded: _run_ended,

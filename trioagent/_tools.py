@@ -15,7 +15,7 @@ import trio
 from ._errors import ToolError
 from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost
 from ._limits import check_number
-from ._ports import Reconcile, ToolSpec
+from ._ports import Approve, Reconcile, ToolSpec
 from ._schema import arguments_of, schema_of
 
 
@@ -70,6 +70,7 @@ class Tool:
     retries: int = 0  # of a read that got no result in time
     reconcile: Reconcile | None = None  # looks an uncertain effect up
     compensate: Callable[[ToolCall, str], Any] | None = None  # undoes one
+    approve: Approve | None = None  # asked before a call begins
     context: str | None = None  # the parameter that takes a ToolContext
     in_thread: bool = False
 
@@ -90,6 +91,8 @@ class Tool:
                 )
             if option != "retries" and not (value is None or callable(value)):
                 raise TypeError(f"@tool {self.name}: {option} takes a function")
+
+        check_approve(f"@tool {self.name}: approve", self.approve)
 
     @property
     def recovery(self) -> str:
@@ -215,6 +218,7 @@ def tool(
     retries: int = 0,
     reconcile: Reconcile | None = None,
     compensate: Callable[[ToolCall, str], Any] | None = None,
+    approve: Approve | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function: its hints and docstring become what a model reads.
@@ -235,6 +239,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             by its idempotency key; returns `Happened(result)`, `DidNotHappen()` or
             `Unknown()`. `compensate(call, key)`: undoes whatever happened of it; it is
             called once at most, and the run ends.
+            `approve(call)`: says whether a call may begin; "ask" lets a person say so,
+            while the run is paused.
 
     Raises:
         TypeError: where a model could not fill a parameter, or an option is unknown.
@@ -276,6 +282,12 @@ def _make_tool(
         in_thread=in_thread,
         **options,
     )
+
+
+def check_approve(option: str, approve: Any) -> None:
+    """Raise TypeError, naming the option, unless it can be asked."""
+    if not (approve is None or approve == "ask" or callable(approve)):
+        raise TypeError(f'{option} takes "ask" or a function, not {approve!r}')
 
 
 def _effect(name: str, effect: Effect | str) -> Effect:
