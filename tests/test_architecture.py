@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 LAYERS = [
     ["_events"],
     ["_errors"],
-    ["_turn"],
+    ["_phase", "_turn"],
     ["_state"],
     ["_outcome", "_limits"],
     ["_ports"],
@@ -91,7 +91,7 @@ def test_adapters_know_words_and_ports_and_not_each_other(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_events", "_errors", "_turn", "_state", "_outcome", "_limits"]
+    "name", ["_events", "_errors", "_phase", "_turn", "_state", "_outcome", "_limits"]
 )
 def test_the_words_know_no_trio(name: str) -> None:
     assert not any(i.split(".")[0] == "trio" for i in imports(PACKAGE / f"{name}.py"))

@@ -31,7 +31,8 @@ from trioagent import (
     Usage,
     UserMessage,
 )
-from trioagent._state import TRANSITIONS, Phase, check_history
+from trioagent._phase import TRANSITIONS, Phase
+from trioagent._state import check_history
 
 STARTED = RunStarted(run_id="r", messages=(UserMessage("go"),))
 PAY = ToolCall("pay", id="1", turn=1, position=0)

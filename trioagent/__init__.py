@@ -6,7 +6,8 @@ The files, from the bottom up; imports go up this list only:
       _events     what can happen: Event and its Structs; ToolCall, Reply, Stop, Status
       _errors     every exception; the tree is drawn in its docstring
       _turn       one round: what is certain about each call, what the model is told
-      _state      what may happen next: Phase, TRANSITIONS, RunState (a fold)
+      _phase      where a run stands, and what may come next: TRANSITIONS
+      _state      what is known of a run: RunState, a fold over its events
       _outcome    how a run ended, what is certain about it, whether it can go on
       _limits     what a run may spend: Limits, the stop conditions
     ports     what a run needs
@@ -98,6 +99,7 @@ from ._limits import (
     step_count_is,
 )
 from ._outcome import Outcome, ResumeDecision, ToolReport
+from ._phase import Phase
 from ._ports import (
     Again,
     Approve,
@@ -119,7 +121,7 @@ from ._ports import (
     Unknown,
 )
 from ._run import Run, RunHandle
-from ._state import Phase, RunState
+from ._state import RunState
 from ._tools import Tool, ToolContext, tool
 from ._turn import Turn
 from .models._policy import CircuitBreaker, retries

@@ -21,7 +21,8 @@ from ._events import (
     ToolNotRun,
     Usage,
 )
-from ._state import Phase, RunState
+from ._phase import Phase
+from ._state import RunState
 from ._turn import Turn
 
 

@@ -7,7 +7,6 @@ run knows and what a stored run knows cannot differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from typing import Any, ClassVar, Self
 
 from ._errors import ImpossibleEvent
@@ -39,54 +38,8 @@ from ._events import (
     UserMessage,
     Verdict,
 )
+from ._phase import TRANSITIONS, Phase
 from ._turn import DID_NOT_HAPPEN, UNDONE, Turn
-
-
-class Phase(Enum):
-    """Where a run stands."""
-
-    NEW = auto()
-    READY = auto()
-    ASKING = auto()
-    CALLING = auto()
-    ENDED = auto()
-
-
-# The README draws this table, and a test holds the two together.
-TRANSITIONS: dict[Phase, dict[type[Event], Phase]] = {
-    Phase.NEW: {RunStarted: Phase.READY},
-    Phase.READY: {
-        ModelAsked: Phase.ASKING,
-        EffectJudged: Phase.READY,
-        RunEnded: Phase.ENDED,
-        RunResumed: Phase.CALLING,
-    },
-    Phase.ASKING: {
-        ModelReplied: Phase.CALLING,
-        ModelCut: Phase.READY,
-        EffectJudged: Phase.ASKING,
-        RunEnded: Phase.ENDED,
-        RunResumed: Phase.CALLING,
-    },
-    Phase.CALLING: {
-        ToolStarted: Phase.CALLING,
-        ToolEnded: Phase.CALLING,
-        ToolLost: Phase.CALLING,
-        ToolNotRun: Phase.CALLING,
-        ApprovalAsked: Phase.CALLING,
-        ApprovalGiven: Phase.CALLING,
-        CompensationStarted: Phase.CALLING,
-        EffectJudged: Phase.CALLING,
-        ModelAsked: Phase.ASKING,
-        RunEnded: Phase.ENDED,
-        RunResumed: Phase.CALLING,
-    },
-    Phase.ENDED: {
-        ApprovalGiven: Phase.ENDED,
-        EffectJudged: Phase.ENDED,
-        RunResumed: Phase.CALLING,
-    },
-}
 
 FINAL = ("stop", "pause")  # finish reasons of a reply that asks for nothing
 BAD_CALL = ("unknown_tool", "bad_arguments", "cut")
