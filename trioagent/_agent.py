@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+)
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import partial
 from inspect import iscoroutinefunction as _is_async
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeGuard, Unpack
 
 import trio
 
@@ -23,7 +28,7 @@ from ._run import Run
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
 from ._state import RunState, check_history
-from ._tools import Tool, check_approve, tool
+from ._tools import Tool, Toolset, check_approve, tool
 
 
 class RunOptions(TypedDict, total=False):
@@ -57,7 +62,7 @@ class Agent:
     _: KW_ONLY
     name: str = "agent"
     instructions: str | Callable[[], str] = ""  # a callable is asked for each run
-    tools: Sequence[Tool | Callable[..., Any]] = ()
+    tools: Sequence[Tool | Toolset | Callable[..., Any]] = ()
     limits: Limits = field(default_factory=Limits)
     stop_when: Sequence[StopCondition] = ()
     output: Any = None  # a type that the answer is read as; None is plain text
@@ -85,8 +90,11 @@ class Agent:
             if not right:
                 raise TypeError(f"Agent({option}=…) cannot be {value!r}")
         check_approve("Agent(approve=…)", self.approve)
-        tools = tuple(t if isinstance(t, Tool) else tool(t) for t in self.tools)
-        names = [t.name for t in tools]
+        tools = tuple(
+            t if isinstance(t, Tool) or hasattr(t, "__aenter__") else tool(t)
+            for t in self.tools
+        )
+        names = [t.name for t in tools if isinstance(t, Tool)]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"Agent(tools=…): {', '.join(twice)} is there twice")
         object.__setattr__(self, "tools", tools)
@@ -158,9 +166,11 @@ class Agent:
             run.cancel("the block was left")
 
     async def __aenter__(self) -> Self:
-        """Keep the model's connections open for several runs."""
-        if isinstance(self.model, AbstractAsyncContextManager):
-            await self.model.__aenter__()
+        """Keep what the model and the tools hold open for several runs."""
+        async with AsyncExitStack() as stack:
+            for resource in self._resources():
+                await stack.enter_async_context(resource)
+            stack.pop_all()  # `__aexit__` finds the same ones
         return self
 
     async def __aexit__(
@@ -169,9 +179,19 @@ class Agent:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close them; a model bounds its own closing."""
-        if isinstance(self.model, AbstractAsyncContextManager):
-            await self.model.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+        """Let go of it; each bounds its own closing."""
+        stack = AsyncExitStack()
+        for resource in self._resources():
+            stack.push_async_exit(resource)
+        await stack.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+
+    def _resources(self) -> list[AbstractAsyncContextManager[Any]]:
+        held = [self.model, *(getattr(t, "needs", t) for t in self.tools)]
+        return [
+            resource
+            for resource in dict.fromkeys(held)
+            if isinstance(resource, AbstractAsyncContextManager)
+        ]
 
     def _prepare(
         self,
@@ -252,6 +272,7 @@ class Agent:
             instructions=instructions,
             messages=messages,
             tools={t.name: t for t in self.tools if isinstance(t, Tool)},
+            toolsets=tuple(t for t in self.tools if _is_toolset(t)),
             limits=limits,
             conditions=conditions,
             own_conditions=own,
@@ -271,6 +292,10 @@ class Agent:
                     f"max_cost cannot be kept: no price is known for {model};"
                     " give Agent(price=…), which takes the model and its usage"
                 )
+
+
+def _is_toolset(tool: Any) -> TypeGuard[Toolset]:
+    return not isinstance(tool, Tool)
 
 
 async def _carry(run: Run) -> Outcome:

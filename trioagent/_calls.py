@@ -19,6 +19,7 @@ from ._events import (
     ToolEnded,
     ToolLost,
     ToolNotRun,
+    ToolOutput,
     ToolStarted,
 )
 from ._scopes import is_cancelled
@@ -44,7 +45,7 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
     """Look at everything that can be known before the call begins."""
     tool = tool_of(run, call)
     if tool is None:
-        known = ", ".join(run.plan.tools) or "none"
+        known = ", ".join(run.tools) or "none"
         problem = f"there is no tool {call.name!r}. There are: {known}."
         return not_run(call, "unknown_tool", problem)
     reason = run.state.turns[-1].finish_reason
@@ -126,6 +127,7 @@ def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
 
 def _context(run: Run, ready: PreparedCall) -> ToolContext:
     in_thread = ready.tool.in_thread
+    show = partial(_show, run, ready.call)
     from_there = partial(partial, trio.from_thread.run_sync) if in_thread else partial
     return ToolContext(
         run_id=run.id,
@@ -134,8 +136,13 @@ def _context(run: Run, ready: PreparedCall) -> ToolContext:
         grace_seconds=run.limits.grace_seconds,
         remaining=from_there(run.remaining),
         cancel=from_there(run.cancel),
+        show=partial(trio.from_thread.run, show) if in_thread else show,
         in_thread=in_thread,
     )
+
+
+async def _show(run: Run, call: ToolCall, text: str) -> None:
+    await run.publish(ToolOutput(call, text))
 
 
 async def conclude(run: Run, end: ToolEnded | ToolLost | ToolNotRun) -> None:

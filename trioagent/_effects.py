@@ -110,7 +110,7 @@ def _next(run: Run, call: ToolCall, ending: bool) -> Action:
 
 def tool_of(run: Run, call: ToolCall) -> Tool | None:
     """The tool that runs a call: where it began before, the one that ran it then."""
-    tool = run.plan.tools.get(call.name)
+    tool = run.tools.get(call.name)
     start = run.state.turns[call.turn - 1].starts.get(call.position)
     if tool and start and start.tool:
         other = tool.fallback

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ._events import Usage
+from ._events import Stop, Usage
 
 if TYPE_CHECKING:  # only for the annotation: it lives further up
     from ._outcome import Outcome
@@ -62,6 +62,11 @@ class ModelError(AgentError):
         self.billed = billed  # known: `usage` is the bill. unknown: it may be more
         if may_retry is not None:
             self.may_retry = may_retry
+
+    @property
+    def stop(self) -> Stop:
+        """Why the run ends that it ends."""
+        return Stop(self.code, str(self), self.scope, source="model")
 
 
 class ModelTimeout(ModelError):
@@ -104,6 +109,11 @@ class ToolError(AgentError):
     def __init__(self, message: str, *, fatal: bool = False) -> None:
         super().__init__(message)
         self.fatal = fatal
+
+    @property
+    def stop(self) -> Stop:
+        """Why the run ends that it ends, where it has no tools to work with."""
+        return Stop("no_tools", str(self), scope="tool", source="tool")
 
 
 class StoreError(AgentError):

@@ -356,6 +356,13 @@ class KeepAlive(Event, frozen=True):
     """Bytes came that carry nothing: the connection lives. Not shown to readers."""
 
 
+class ToolOutput(Event, frozen=True):
+    """A piece of what a tool has to show before it is over; see `ToolContext.show`."""
+
+    call: ToolCall
+    text: str
+
+
 class CleanupOverrun(Event, frozen=True, kw_only=True):
     """A task holds the run open beyond its grace; trio cannot break it."""
 
@@ -397,5 +404,5 @@ def must_last(event: KeptEvent) -> bool:
 
 _Piece = ReplyOpened | TextDelta | ReasoningDelta | ToolCallDelta | UsageReported
 ReplyPart = _Piece | KeepAlive | Reply
-ShownEvent = _Piece | CleanupOverrun
+ShownEvent = _Piece | ToolOutput | CleanupOverrun
 AnyEvent = KeptEvent | ShownEvent

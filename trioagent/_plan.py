@@ -9,7 +9,7 @@ from ._events import Message, RunStarted
 from ._limits import Condition, Limits, Price, StopCondition
 from ._ports import Approve, Breaker, Model, Observer, OnUncertain, Retry, Store
 from ._schema import AnswerType
-from ._tools import Tool
+from ._tools import Tool, Toolset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class Plan:
     instructions: str
     messages: tuple[Message, ...]
     tools: Mapping[str, Tool]
+    toolsets: tuple[Toolset, ...]
     limits: Limits
     conditions: tuple[StopCondition, ...]
     answer: AnswerType | None

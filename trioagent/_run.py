@@ -15,7 +15,7 @@ from contextlib import (
     suppress,
 )
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -25,7 +25,7 @@ from ._attempts import ask
 from ._calls import PreparedCall, conclude, perform, prepare
 from ._effects import settle
 from ._ending import Ending, logger
-from ._errors import ModelError, StoreError
+from ._errors import ModelError, StoreError, ToolError
 from ._events import (
     AnyEvent,
     KeptEvent,
@@ -34,7 +34,6 @@ from ._events import (
     RunEnded,
     RunResumed,
     Status,
-    Stop,
     ToolCall,
     Usage,
     must_last,
@@ -42,11 +41,12 @@ from ._events import (
 from ._limits import output_cap, passed, reason_to_end
 from ._outcome import Outcome, ResumeDecision, resume_decision
 from ._plan import Plan
-from ._ports import Model, ModelRequest
+from ._ports import Model, ModelRequest, ToolSpec
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
 
 EVENT_BUFFER = 16
+T = TypeVar("T")
 
 
 async def drive(run: Run) -> None:
@@ -73,9 +73,8 @@ async def take_turns(run: Run) -> RunEnded:
                 reply = await ask_model(run)
                 await call_tools(run, reply.tool_calls)
         return end
-    except ModelError as error:
-        stop = Stop(error.code, str(error), error.scope, source="model")
-        return RunEnded(Status.FAILED, stop)
+    except (ModelError, ToolError) as error:
+        return RunEnded(Status.FAILED, error.stop)
 
 
 async def ask_model(run: Run) -> Reply:
@@ -133,9 +132,10 @@ class Run:
         self._store = plan.store
         self._claim = claim
         self._stack = AsyncExitStack()
-        self._entered: list[Model] = []
+        self._entered: list[Any] = []
         self._kept: dict[str, Any] = {}
-        self._specs = [tool.spec for tool in plan.tools.values()]
+        self.tools = dict(plan.tools)
+        self._specs: list[ToolSpec] = []
         self._began = 0.0
         self._send, self._receive = trio.open_memory_channel[AnyEvent](EVENT_BUFFER)
         self._watching = True
@@ -224,18 +224,30 @@ class Run:
 
     @asynccontextmanager
     async def connections(self) -> AsyncGenerator[None]:
-        """What the models keep open for a run; it is closed before the run's end."""
+        """What models and tools hold open for a run; it is closed before the end."""
         async with AsyncExitStack() as self._stack:
+            for toolset in self.plan.toolsets:
+                for tool in await self._enter(toolset, f"tools {toolset.name}"):
+                    if tool.name in self.tools:
+                        raise ToolError(f"two tools are named {tool.name!r}")
+                    self.tools[tool.name] = tool
+            for tool in self.tools.values():
+                if tool.needs and tool.needs not in self._entered:
+                    await self._enter(tool.needs, f"what {tool.name} needs")
+            self._specs = [tool.spec for tool in self.tools.values()]
             yield
+
+    async def _enter(self, resource: AbstractAsyncContextManager[T], name: str) -> T:
+        self._entered.append(resource)
+        self._stack.enter_context(self.child(name))
+        return await self._stack.enter_async_context(resource)
 
     async def open_model(self, model: Model) -> None:
         """Enter a model that wants it, once in a run, when it is first asked."""
         if model not in self._entered and isinstance(
             model, AbstractAsyncContextManager
         ):
-            self._entered.append(model)
-            self._stack.enter_context(self.child(f"model {model.name}"))
-            await self._stack.enter_async_context(model)
+            await self._enter(model, f"model {model.name}")
 
     async def conclude(self, end: RunEnded | None) -> None:
         """Clear up what is left uncertain, and keep the end."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import msgspec
 import trio
@@ -29,6 +29,7 @@ class ToolContext:
     grace_seconds: float
     remaining: Callable[[], float]  # seconds until the first deadline around this call
     cancel: Callable[[str], bool]  # ends the run now; gives the reason
+    show: Callable[[str], Any]  # to readers, while it runs; await it in an async tool
     in_thread: bool = False
 
     @property
@@ -48,6 +49,29 @@ class ToolContext:
         bound = min(seconds or self.grace_seconds, self.grace_seconds)
         with trio.move_on_after(bound, shield=True) as scope:
             yield scope
+
+
+class Toolset(Protocol):
+    """Tools that are there while something is held open, such as a server.
+
+    A run enters it at its start and leaves it at its end; `async with agent` enters it
+    around several runs. It must allow being entered by many runs at once. Entering
+    raises `ToolError` where there are no tools to be had: the run fails then, before
+    its first request.
+    """
+
+    @property
+    def name(self) -> str:
+        """For the cleanup report and for errors."""
+        ...
+
+    async def __aenter__(self) -> Sequence[Tool]:
+        """The tools."""
+        ...
+
+    async def __aexit__(self, *error: object) -> None:
+        """Bounds its own closing."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -71,6 +95,8 @@ class Tool:
     reconcile: Reconcile | None = None  # looks an uncertain effect up
     compensate: Callable[[ToolCall, str], Any] | None = None  # undoes one
     approve: Approve | None = None  # asked before a call begins
+    # Held open from the start of a run to its end. Many runs may enter it at once.
+    needs: AbstractAsyncContextManager[Any] | None = None
     context: str | None = None  # the parameter that takes a ToolContext
     in_thread: bool = False
 
