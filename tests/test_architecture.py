@@ -169,7 +169,7 @@ def code_lines(path: Path) -> int:
 
 def test_the_core_can_be_read_whole() -> None:
     core = [p for p in PACKAGE.glob("_*.py") if not p.stem.startswith("__")]
-    assert sum(code_lines(path) for path in core) <= 2_500
+    assert sum(code_lines(path) for path in core) <= 3_000
     for path in FILES:
         assert code_lines(path) <= 300, path
 

@@ -80,6 +80,7 @@ from ._events import (
     ToolEnded,
     ToolLost,
     ToolNotRun,
+    ToolOutput,
     ToolResult,
     ToolStarted,
     Usage,
@@ -122,7 +123,7 @@ from ._ports import (
 )
 from ._run import Run, RunHandle
 from ._state import RunState
-from ._tools import Tool, ToolContext, tool
+from ._tools import Tool, ToolContext, Toolset, check, tool
 from ._turn import Turn
 from .models._policy import CircuitBreaker, retries
 
@@ -197,16 +198,19 @@ __all__ = [
     "ToolError",
     "ToolLost",
     "ToolNotRun",
+    "ToolOutput",
     "ToolReport",
     "ToolResult",
     "ToolSpec",
     "ToolStarted",
+    "Toolset",
     "Turn",
     "Unknown",
     "Usage",
     "UsageReported",
     "UserMessage",
     "Verdict",
+    "check",
     "finish_reason_is",
     "has_tool_call",
     "max_cost",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +42,43 @@ class PreparedCall(NamedTuple):
     start: ToolStarted
 
 
+def in_batches(run: Run, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCall]]:
+    """Calls that run side by side; a call of a sequential tool runs alone.
+
+    Which calls are too many is decided here, in the order of the calls, before any of
+    them begins.
+    """
+    begun = run.state.begun.copy()
+    for call in calls:
+        if not (refused := _too_many(run, call, begun)):
+            begun[call.place] = call.name
+        elif call.place not in begun:
+            run.refused[call.place] = refused
+    together: list[ToolCall] = []
+    for call in calls:
+        tool = tool_of(run, call)
+        alone = tool is not None and tool.sequential
+        if alone and together:
+            yield together
+            together = []
+        together.append(call)
+        if alone:
+            yield together
+            together = []
+    if together:
+        yield together
+
+
+def _too_many(run: Run, call: ToolCall, begun: Mapping[Any, str]) -> str:
+    tool, most = tool_of(run, call), run.limits.tool_calls
+    if len(begun) >= most:
+        return f"the run may make {most} calls, and they are used up."
+    made = list(begun.values()).count(call.name)
+    if tool and tool.most_calls is not None and made >= tool.most_calls:
+        return f"{call.name} may be called {tool.most_calls} times in a run."
+    return ""
+
+
 def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
     """Look at everything that can be known before the call begins."""
     tool = tool_of(run, call)
@@ -48,18 +86,8 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
         known = ", ".join(run.tools) or "none"
         problem = f"there is no tool {call.name!r}. There are: {known}."
         return not_run(call, "unknown_tool", problem)
-    reason = run.state.turns[-1].finish_reason
-    if reason not in ("stop", "tool_calls"):  # what looks whole may be a cut one
-        length = "your reply was cut by its length limit. Ask for less."
-        other = f"the reply ended with {reason}."
-        return not_run(call, "cut", length if reason == "length" else other)
-    for twin in run.state.unknown_besides(call):
-        if twin.name == call.name and _same(twin.arguments, call.arguments):
-            problem = (
-                f"{call.name} was called with these arguments before, and whether that"
-                " happened is unknown. It is not repeated until somebody has looked."
-            )
-            return not_run(call, "held", problem)
+    if objection := _objection(run, call):
+        return not_run(call, *objection)
     left = run.remaining()
     if tool.needs_seconds > left and tool.fallback:
         tool = tool.fallback
@@ -74,6 +102,24 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
         return not_run(call, "bad_arguments", str(error))
     seconds = tool.seconds or run.limits.tool_seconds
     return PreparedCall(call, tool, arguments, seconds, _start(run, call, tool))
+
+
+def _objection(run: Run, call: ToolCall) -> tuple[str, str] | None:
+    """Why a call must not begin, whatever its arguments: a code, and words."""
+    reason = run.state.turns[-1].finish_reason
+    if reason not in ("stop", "tool_calls"):  # what looks whole may be a cut one
+        length = "your reply was cut by its length limit. Ask for less."
+        other = f"the reply ended with {reason}."
+        return "cut", length if reason == "length" else other
+    if refused := run.refused.get(call.place):
+        return "too_many", refused
+    for twin in run.state.unknown_besides(call):
+        if twin.name == call.name and _same(twin.arguments, call.arguments):
+            return "held", (
+                f"{call.name} was called with these arguments before, and whether that"
+                " happened is unknown. It is not repeated until somebody has looked."
+            )
+    return None
 
 
 def _same(one: str, other: str) -> bool:
@@ -121,7 +167,8 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
 def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
     grace = tool.grace_seconds
     if grace is None:
-        grace = 0.0 if tool.effect is Effect.READ else run.limits.write_grace_seconds
+        now = tool.effect is Effect.READ or tool.threads == "cooperative"
+        grace = 0.0 if now else run.limits.write_grace_seconds
     return run.ending.graces.shield(grace) if grace else nullcontext()
 
 

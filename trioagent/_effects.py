@@ -22,7 +22,7 @@ from ._events import (
 )
 from ._ports import DidNotHappen, Finding, Happened, Unknown
 from ._scopes import open_flat_nursery
-from ._tools import Tool, as_content
+from ._tools import Tool, as_content, call_in_thread
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run
@@ -205,18 +205,7 @@ async def ask_user(
     with run.child(name), trio.fail_after(seconds):
         if _is_async(fn):
             return await fn(*args)
-        over = False
-        try:
-            body = partial(fn, *args)
-            answer = await trio.to_thread.run_sync(body, abandon_on_cancel=abandon)
-            over = True
-            return answer
-        except Exception:
-            over = True
-            raise
-        finally:
-            if not over:
-                run.ending.report(f"thread of {name}", "abandoned")
+        return await call_in_thread(name, partial(fn, *args), abandon=abandon)
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

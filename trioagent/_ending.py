@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +44,7 @@ class Ending:
         self._host_deadline = 0.0
         self._children: dict[trio.lowlevel.Task, str] = {}
         self._cleanup: list[Child] = []
+        self._left_behind: list[tuple[str, Callable[[], bool]]] = []
 
     def start_clock(self, used: float) -> None:
         """The run begins now, or goes on after `used` seconds; its deadline counts."""
@@ -123,6 +124,8 @@ class Ending:
         if self.cause and not (done and self.cause.stop.source != "user"):
             end = RunEnded(self.cause.status, self.cause.stop)
         assert end is not None
+        for name in self.alive():
+            self.report(name, "abandoned")
         return msgspec.structs.replace(end, cleanup=tuple(self._cleanup))
 
     @property
@@ -159,6 +162,14 @@ class Ending:
         self._cleanup.append(
             Child(name=name, ended=ended, seconds=seconds, where=where)
         )
+
+    def leave_behind(self, name: str, is_alive: Callable[[], bool]) -> None:
+        """A thread goes on that nobody waits for."""
+        self._left_behind.append((name, is_alive))
+
+    def alive(self) -> list[str]:
+        """The threads that were left behind and are still going."""
+        return [name for name, is_alive in self._left_behind if is_alive()]
 
     def overruns(self) -> list[CleanupOverrun]:
         """Who still holds the run open, and where each of them stands."""

@@ -272,7 +272,9 @@ class ToolNotRun(Event, frozen=True, kw_only=True):
 
     call: ToolCall
     problem: str
-    code: str  # unknown_tool, bad_arguments, cut, held, denied, budget, stopped
+    code: (
+        str  # unknown_tool, bad_arguments, cut, held, denied, too_many, budget, stopped
+    )
 
 
 class ApprovalAsked(Event, frozen=True):

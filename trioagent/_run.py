@@ -22,7 +22,7 @@ import trio
 
 from ._approvals import allow
 from ._attempts import ask
-from ._calls import PreparedCall, conclude, perform, prepare
+from ._calls import PreparedCall, conclude, in_batches, perform, prepare
 from ._effects import settle
 from ._ending import Ending, logger
 from ._errors import ModelError, StoreError, ToolError
@@ -44,6 +44,7 @@ from ._plan import Plan
 from ._ports import Model, ModelRequest, ToolSpec
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
+from ._tools import left_behind
 
 EVENT_BUFFER = 16
 T = TypeVar("T")
@@ -85,10 +86,11 @@ async def ask_model(run: Run) -> Reply:
 
 async def call_tools(run: Run, calls: tuple[ToolCall, ...]) -> None:
     while calls:
-        async with open_flat_nursery() as nursery:
-            for call in calls:
-                await run.slots.acquire_on_behalf_of(call.place)
-                nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
+        for batch in in_batches(run, calls):
+            async with open_flat_nursery() as nursery:
+                for call in batch:
+                    await run.slots.acquire_on_behalf_of(call.place)
+                    nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
         calls = await settle(run)
 
 
@@ -126,6 +128,7 @@ class Run:
         self.state = state or RunState()
         self.ending = Ending(plan.limits)
         self.paused: set[tuple[int, int]] = set()  # calls that a person has to approve
+        self.refused: dict[tuple[int, int], str] = {}  # calls that are too many
         self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
         self.child = self.ending.child
         self.remaining = self.ending.remaining
@@ -177,6 +180,11 @@ class Run:
         return Outcome.of(self.state, output, kept=self._store is not None)
 
     @property
+    def alive(self) -> list[str]:
+        """Threads that were left behind (`threads="abandon"`) and are still going."""
+        return self.ending.alive()
+
+    @property
     def resume_decision(self) -> ResumeDecision:
         """Whether the run can go on after its end, as its journal tells."""
         if self._store is None:
@@ -200,6 +208,7 @@ class Run:
 
     async def main(self) -> None:
         """Carry the run from its first event to its last."""
+        left_behind.set(self.ending.leave_behind)
         used = self.state.active_seconds
         self._began = trio.current_time() - used
         self.ending.start_clock(used)

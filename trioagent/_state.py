@@ -88,6 +88,7 @@ class RunState:
         self.bad_calls = 0  # unknown or unusable calls in a row
         self.bad_answers = 0  # answers not accepted, in a row
         self.pauses = 0  # pauses of the model in a row
+        self.too_many = False  # whether a call was refused because it was one too many
         # Of this call of run or resume, which the turn limit counts for itself:
         self.turns_before = 0
         self.attempts: dict[tuple[int, int], int] = {}  # to begin each call
@@ -97,6 +98,7 @@ class RunState:
         self.messages: list[Message] = []
         self._told = 0  # turns whose results are among the messages
         self._open: dict[tuple[int, int], ToolStarted] = {}
+        self.begun: dict[tuple[int, int], str] = {}  # the names of all calls that began
         self.waiting: dict[tuple[int, int], ToolCall] = {}  # for somebody's approval
         self.approvals: dict[tuple[int, int], ApprovalGiven] = {}
         self._compensating: set[tuple[int, int]] = set()  # begun once, never again
@@ -294,6 +296,7 @@ class RunState:
         self.judged.pop(call.place, None)
         self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
         self._open[call.place] = event
+        self.begun[call.place] = call.name
         self.bad_calls = 0
 
     def _tool_over(self, event: ToolEnded | ToolLost | ToolNotRun) -> None:
@@ -304,6 +307,7 @@ class RunState:
             raise ImpossibleEvent(f"{call.name} at {call.place} ended out of turn")
         if isinstance(event, ToolNotRun):
             self.bad_calls += event.code in BAD_CALL
+            self.too_many |= event.code == "too_many"
             self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
         if turn.effect_status(call) is EffectStatus.UNCERTAIN and may:
             turn.doubts.add(call.position)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 import trio
@@ -17,6 +19,8 @@ from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost
 from ._limits import check_number
 from ._ports import Approve, Reconcile, ToolSpec
 from ._schema import arguments_of, schema_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,10 @@ class ToolContext:
     cancel: Callable[[str], bool]  # ends the run now; gives the reason
     show: Callable[[str], Any]  # to readers, while it runs; await it in an async tool
     in_thread: bool = False
+
+    def check(self) -> None:
+        """As `trioagent.check`, for a tool that is a plain function."""
+        check()
 
     @property
     def call_id(self) -> str:
@@ -49,6 +57,54 @@ class ToolContext:
         bound = min(seconds or self.grace_seconds, self.grace_seconds)
         with trio.move_on_after(bound, shield=True) as scope:
             yield scope
+
+
+def check() -> None:
+    """In a tool with `threads="cooperative"`: end here, if the run or the call is over.
+
+    Call it where the tool can stop safely, some twenty times a second. Raises
+    `trio.Cancelled`, which passes through `except Exception`.
+    """
+    try:
+        trio.from_thread.check_cancelled()
+    except RuntimeError:
+        raise RuntimeError(
+            "check() is for tools that are plain functions; an async one is cancelled"
+            " at its next await"
+        ) from None
+
+
+left_behind: ContextVar[Callable[[str, Callable[[], bool]], None]] = ContextVar(
+    "left_behind"
+)
+"""Whom to tell of a thread that nobody waits for: its name, and whether it is alive."""
+
+
+async def call_in_thread(
+    name: str, body: Callable[[], T], *, abandon: bool = False
+) -> T:
+    """Run `body` in a thread, and wait for it, also when cancelled.
+
+    With `abandon` a cancel leaves it behind: whoever set `left_behind` is told. At most
+    40 threads at a time may be there to be left behind; the others have no limit.
+    """
+    began, over = threading.Event(), threading.Event()
+
+    def work() -> T:
+        began.set()
+        try:
+            return body()
+        finally:
+            over.set()
+
+    limiter = None if abandon else trio.CapacityLimiter(1)
+    try:
+        return await trio.to_thread.run_sync(
+            work, abandon_on_cancel=abandon, limiter=limiter
+        )
+    finally:
+        if abandon and not over.is_set() and (tell := left_behind.get(None)):
+            tell(f"thread of {name}", lambda: began.is_set() and not over.is_set())
 
 
 class Toolset(Protocol):
@@ -99,6 +155,9 @@ class Tool:
     needs: AbstractAsyncContextManager[Any] | None = None
     context: str | None = None  # the parameter that takes a ToolContext
     in_thread: bool = False
+    threads: str = "wait"  # or cooperative, abandon: what a stop does to its thread
+    sequential: bool = False  # runs alone: after the calls before it, before the others
+    most_calls: int | None = None  # in one run
 
     def __post_init__(self) -> None:
         for option, least in (
@@ -109,6 +168,8 @@ class Tool:
             if (value := getattr(self, option)) is not None:
                 check_number(f"@tool {self.name}: {option}", value, least=least)
         check_number(f"@tool {self.name}: retries", self.retries, least=0)
+        if self.most_calls is not None:
+            check_number(f"@tool {self.name}: most_calls", self.most_calls, least=1)
         for option in ("retries", "reconcile", "compensate"):
             value = getattr(self, option)
             if value and (option == "retries") != (self.effect is Effect.READ):
@@ -245,12 +306,17 @@ def tool(
     reconcile: Reconcile | None = None,
     compensate: Callable[[ToolCall, str], Any] | None = None,
     approve: Approve | None = None,
+    threads: str = "wait",
+    sequential: bool = False,
+    most_calls: int | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function: its hints and docstring become what a model reads.
 
     `async def` runs in the run's own task. A plain `def` runs in a thread, which nobody
-    can stop: a stopped run waits for it, and keeps its result.
+    can stop: `threads="wait"` waits for it and keeps its result, `"cooperative"` ends
+    it where it calls `trioagent.check()`, and `"abandon"`, for reads only, leaves it
+    behind: the outcome names it while it is alive.
 
     Args:
         fn: the function. A parameter annotated `ToolContext` gets one.
@@ -266,7 +332,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             `Unknown()`. `compensate(call, key)`: undoes whatever happened of it; it is
             called once at most, and the run ends.
             `approve(call)`: says whether a call may begin; "ask" lets a person say so,
-            while the run is paused.
+            while the run is paused. `sequential`: the call runs alone, in its place
+            among the calls of its turn. `most_calls`: how many may begin in one run.
 
     Raises:
         TypeError: where a model could not fill a parameter, or an option is unknown.
@@ -281,6 +348,7 @@ def _make_tool(
     name: str | None = None,
     effect: Effect | str = Effect.ONCE,
     needs_seconds: float = 0.0,
+    threads: str = "wait",
     **options: Any,
 ) -> Tool:
     from docstring_parser import parse  # slow to import, needed where tools are made
@@ -292,12 +360,13 @@ def _make_tool(
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(f"@tool {name}: a generator returns nothing to show a model")
     in_thread = not inspect.iscoroutinefunction(inner)
+    _check_threads(name, threads, effect, in_thread=in_thread)
     doc = parse(inspect.getdoc(fn) or "")
     told = {param.arg_name: param.description or "" for param in doc.params}
     arguments, context = arguments_of(fn, name, told, ToolContext)
     return Tool(
         name,
-        _in_thread(fn) if in_thread else fn,
+        _in_thread(fn, name, threads) if in_thread else fn,
         description="\n\n".join(
             part for part in (doc.short_description, doc.long_description) if part
         ),
@@ -306,6 +375,7 @@ def _make_tool(
         needs_seconds=needs_seconds,
         context=context,
         in_thread=in_thread,
+        threads=threads,
         **options,
     )
 
@@ -325,8 +395,25 @@ def _effect(name: str, effect: Effect | str) -> Effect:
         ) from None
 
 
-def _in_thread(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    async def call_in_thread(*args: Any, **kwargs: Any) -> Any:
-        return await trio.to_thread.run_sync(partial(fn, *args, **kwargs))
+def _check_threads(name: str, threads: str, effect: Any, *, in_thread: bool) -> None:
+    if threads not in {"wait", "cooperative", "abandon"}:
+        raise ValueError(
+            f"@tool {name}: threads is wait, cooperative or abandon, not {threads!r}"
+        )
+    if threads != "wait" and not in_thread:
+        raise ValueError(f"@tool {name}: threads={threads!r} is for plain functions")
+    if threads == "abandon" and effect != Effect.READ:
+        raise ValueError(
+            f"@tool {name}: a write cannot be abandoned, for nobody would know what it"
+            " did: threads='wait', or isolate='process' to end it"
+        )
 
-    return call_in_thread
+
+def _in_thread(
+    fn: Callable[..., Any], name: str, threads: str
+) -> Callable[..., Awaitable[Any]]:
+    async def call_it(*args: Any, **kwargs: Any) -> Any:
+        body = partial(fn, *args, **kwargs)
+        return await call_in_thread(name, body, abandon=threads == "abandon")
+
+    return call_it
