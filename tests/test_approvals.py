@@ -29,7 +29,7 @@ from trioagent import (
     max_duration,
     tool,
 )
-from trioagent._state import check_history
+from trioagent._turn import check_history
 from trioagent.testing import MemoryStore, ScriptedModel, call, sweep_cancels
 from trioagent.testing._sweep import CancelPoint
 

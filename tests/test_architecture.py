@@ -27,10 +27,12 @@ LAYERS = [
     ["_ending"],
     ["_reply", "_effects"],
     ["_calls"],
-    ["_approvals", "_attempts"],
+    ["_guards", "_attempts"],
+    ["_approvals", "_budget"],
     ["_run"],
+    ["_subagents"],
     ["_agent"],
-    ["models", "stores", "prices"],
+    ["models", "stores", "prices", "isolate"],
     ["observe", "testing"],
     ["cli"],
     ["__init__", "__main__"],
@@ -84,7 +86,7 @@ def test_imports_go_up_the_list_only(path: Path) -> None:
     assert too_high == set()
 
 
-@pytest.mark.parametrize("folder", ["models", "stores"])
+@pytest.mark.parametrize("folder", ["models", "stores", "isolate"])
 def test_adapters_know_words_and_ports_and_not_each_other(folder: str) -> None:
     for path in (PACKAGE / folder).rglob("*.py"):
         assert ours(path) <= ADAPTERS_KNOW, path
@@ -169,7 +171,7 @@ def code_lines(path: Path) -> int:
 
 def test_the_core_can_be_read_whole() -> None:
     core = [p for p in PACKAGE.glob("_*.py") if not p.stem.startswith("__")]
-    assert sum(code_lines(path) for path in core) <= 3_000
+    assert sum(code_lines(path) for path in core) <= 3_100
     for path in FILES:
         assert code_lines(path) <= 300, path
 

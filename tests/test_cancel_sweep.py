@@ -30,7 +30,7 @@ from trioagent import (
     ToolStarted,
     tool,
 )
-from trioagent._state import check_history
+from trioagent._turn import check_history
 from trioagent.stores.sqlite import SqliteStore
 from trioagent.testing import (
     CancelPoint,

@@ -49,7 +49,8 @@ from trioagent import (
     tool,
 )
 from trioagent._effects import Action, decide
-from trioagent._state import RunState, check_history
+from trioagent._state import RunState
+from trioagent._turn import check_history
 from trioagent.testing import Hang, MemoryStore, ScriptedModel, call
 
 NONE, NOT_STARTED = EffectStatus.NONE, EffectStatus.NOT_STARTED

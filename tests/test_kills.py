@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from trioagent import EffectStatus, Outcome, RunResumed, Status, StoreError, ToolStarted
-from trioagent._state import RunState, check_history
+from trioagent._state import RunState
+from trioagent._turn import check_history
 from trioagent.stores.sqlite import SqliteStore
 
 from .payer import make_agent

@@ -32,7 +32,7 @@ from trioagent import (
     UserMessage,
 )
 from trioagent._phase import TRANSITIONS, Phase
-from trioagent._state import check_history
+from trioagent._turn import check_history
 
 STARTED = RunStarted(run_id="r", messages=(UserMessage("go"),))
 PAY = ToolCall("pay", id="1", turn=1, position=0)

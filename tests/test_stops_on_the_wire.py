@@ -17,6 +17,7 @@ from tests.loopback import HANG, Answer, Drip, Loopback, open_loopback
 from trioagent import (
     Agent,
     EffectStatus,
+    FromChild,
     Limits,
     ModelAsked,
     Run,
@@ -354,6 +355,63 @@ async def test_three_runs_stopped_together_close_three_sockets() -> None:
             stopped_at = trio.current_time()
             nursery.cancel_scope.cancel()
         await closed_soon(server, stopped_at, requests=3)
+
+
+async def test_a_stop_of_the_root_closes_the_sockets_of_its_children() -> None:
+    # B21
+    asks = [
+        Answer([called(name, '{"prompt": "go"}'), b"data: [DONE]\n\n"])
+        for name in ("child", "grandchild")
+    ]
+    async with open_loopback(*asks, HALF) as server:
+        grandchild = Agent(OpenAIChat("fake", base_url=server.url), name="grandchild")
+        child = Agent(
+            OpenAIChat("fake", base_url=server.url),
+            name="child",
+            tools=[grandchild.as_tool()],
+        )
+        root = Agent(OpenAIChat("fake", base_url=server.url), tools=[child.as_tool()])
+        async with root.open("go") as run:
+            async for event in run:
+                if isinstance(event, FromChild) and isinstance(event.event, TextDelta):
+                    stopped_at = trio.current_time()
+                    run.cancel("user_clicked_stop")
+        with trio.fail_after(1):
+            for connection in server.connections:
+                await connection.closed.wait()
+        closes = [c.closed_at or 0 for c in server.connections]
+        assert len(closes) == len(server.requests) == 3
+        assert max(closes) - stopped_at < 0.2
+    named = {child.name for child in run.outcome.cleanup}
+    assert {"tool child", "child: tool grandchild", "child: grandchild: reply"} <= named
+
+
+def files_with(text: str, folder: Path) -> list[Path]:
+    return [p for p in folder.iterdir() if text.encode() in p.read_bytes()]
+
+
+async def test_no_secret_is_in_a_journal_or_a_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # B25: the bytes on the disk, the write-ahead log too.
+    from trioagent.observe.log import RunLog
+    from trioagent.stores.sqlite import SqliteStore
+
+    key = "sk-test-DO-NOT-KEEP-0123456789"
+    echo = {"error": {"message": f"Incorrect API key provided: {key}", "code": "x"}}
+    answer = Answer([json.dumps(echo).encode()], status=401, headers={})
+    caplog.set_level(0)
+    async with (
+        open_loopback(answer) as server,
+        SqliteStore(tmp_path / "journal.db") as store,
+    ):
+        model = OpenAIChat("fake", base_url=server.url, api_key=key)
+        agent = Agent(model, store=store, observers=[RunLog(log_content=True)])
+        outcome = await agent.run("go")
+        assert outcome.status == "failed"
+        assert files_with(key, tmp_path) == []
+    assert key not in caplog.text
+    assert "model_cut" in caplog.text
 
 
 async def test_no_secret_shows_in_anything_a_run_leaves_behind(

@@ -23,11 +23,15 @@ The files, from the bottom up; imports go up this list only:
       _effects    what an interrupted write needs: decide(), reconcile, compensate
       _calls      one tool call, from what was asked to what became of it
       _approvals  who has to say yes before a call begins
+      _guards     who looks at what goes in and comes out
+      _budget     what a run may still spend, with those it works for
       _run        the loop (first in the file, whole), Run
+      _subagents  agents that work for an agent, as its tool or by taking over
       _agent      Agent: run, run_sync, open, resume
     adapters  know words and ports, never the engine, never each other
       models      openai_chat, openai_responses, anthropic, gemini, local; _policy
       stores      memory, sqlite
+      isolate     tools in killable processes: python workers, shell; the warden
       prices      genai_price, by the tables of genai-prices
       observe     console (rich), log (JSON lines)
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
@@ -53,12 +57,15 @@ from ._events import (
     ApprovalAsked,
     ApprovalGiven,
     Child,
+    ChildSpent,
     CleanupOverrun,
     CompensationStarted,
     Effect,
     EffectJudged,
     EffectStatus,
     Event,
+    FromChild,
+    HandedOff,
     KeepAlive,
     KeptEvent,
     Message,
@@ -109,6 +116,7 @@ from ._ports import (
     DidNotHappen,
     Failure,
     Finding,
+    Guard,
     Happened,
     Model,
     ModelRequest,
@@ -137,6 +145,7 @@ __all__ = [
     "Approve",
     "Breaker",
     "Child",
+    "ChildSpent",
     "CircuitBreaker",
     "CleanupOverrun",
     "CompensationStarted",
@@ -148,6 +157,9 @@ __all__ = [
     "Event",
     "Failure",
     "Finding",
+    "FromChild",
+    "Guard",
+    "HandedOff",
     "Happened",
     "ImpossibleEvent",
     "KeepAlive",

@@ -10,7 +10,7 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
 )
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from inspect import iscoroutinefunction as _is_async
 from types import TracebackType
@@ -23,12 +23,14 @@ from ._events import KeptEvent, Message, Status, Usage, UserMessage
 from ._limits import READY_MADE, Limits, Price, StopCondition, needs_price
 from ._outcome import Outcome
 from ._plan import Plan
-from ._ports import Approve, Breaker, Model, Observer, OnUncertain, Retry, Store
-from ._run import Run
+from ._ports import Approve, Breaker, Guard, Model, Observer, OnUncertain, Retry, Store
+from ._run import Run, WorksOn
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
-from ._state import RunState, check_history
+from ._state import RunState
+from ._subagents import agent_tool, handoff_tool
 from ._tools import Tool, Toolset, check_approve, tool
+from ._turn import check_history
 
 
 class RunOptions(TypedDict, total=False):
@@ -73,6 +75,10 @@ class Agent:
     breaker: Breaker | None = None  # None: five failures in a row, 30 s open
     on_uncertain: OnUncertain = "review"  # or "tell", or a function that says which
     approve: Approve | None = None  # asked before each call that is no read
+    input_guards: Sequence[Guard] = ()  # see the messages; writes wait for them
+    output_guards: Sequence[Guard] = ()  # see the text of the answer
+    tool_guards: Sequence[Guard] = ()  # see each call before it begins
+    handoff_to: Sequence[Agent] = ()  # who may take the conversation over
     observers: Sequence[Observer] = ()  # are told of each event once it is kept
 
     def __post_init__(self) -> None:
@@ -86,6 +92,9 @@ class Agent:
             ("instructions", self.instructions, not _is_async(self.instructions)),
             ("on_uncertain", self.on_uncertain, _is_policy(self.on_uncertain)),
             ("observers", self.observers, all(map(callable, self.observers))),
+            *_guards("input_guards", self.input_guards),
+            *_guards("output_guards", self.output_guards),
+            *_guards("tool_guards", self.tool_guards),
         ):
             if not right:
                 raise TypeError(f"Agent({option}=…) cannot be {value!r}")
@@ -94,7 +103,8 @@ class Agent:
             t if isinstance(t, Tool) or hasattr(t, "__aenter__") else tool(t)
             for t in self.tools
         )
-        names = [t.name for t in tools if isinstance(t, Tool)]
+        handoffs = [handoff_tool(agent) for agent in self.handoff_to]
+        names = [t.name for t in (*tools, *handoffs) if isinstance(t, Tool)]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"Agent(tools=…): {', '.join(twice)} is there twice")
         object.__setattr__(self, "tools", tools)
@@ -114,7 +124,7 @@ class Agent:
             ValueError: before anything is done, where an argument cannot be used.
             StoreError: where the run's events could not be kept.
         """
-        return await _carry(self._prepare(prompt, **options))
+        return await _carry(self.prepare(prompt, **options))
 
     async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Outcome:
         """Go on with a run of this agent, after its end or after a crash.
@@ -130,7 +140,7 @@ class Agent:
             ValueError: where the run is completed, or is not of this agent.
             StoreError: where it is not there, or somebody else carries it.
         """
-        return await _carry(await self._reopen(run_id, **options))
+        return await _carry(await self.reopen(run_id, **options))
 
     def run_sync(self, prompt: str, **options: Unpack[RunOptions]) -> Outcome:
         """As `run`, for programs that are not async; Ctrl-C ends the run, cleanly."""
@@ -154,9 +164,9 @@ class Agent:
         if (prompt is None) == (resume is None):
             raise TypeError("open takes a prompt, or resume= and the id of a run")
         if resume is None:
-            run = self._prepare(prompt, **options)
+            run = self.prepare(prompt, **options)
         else:
-            run = await self._reopen(resume, **options)
+            run = await self.reopen(resume, **options)
         async with open_flat_nursery() as nursery:
             nursery.start_soon(run.main, name=f"run {run.id}")
             try:
@@ -164,6 +174,16 @@ class Agent:
             finally:
                 run.leave()
             run.cancel("the block was left")
+
+    def as_tool(self, name: str = "", description: str = "") -> Tool:
+        """This agent as a tool of another one: it is asked with a `prompt`.
+
+        Each call is a run of its own inside the call, with its own journal, named after
+        the call: `RUN_ID-TURN.POSITION`. It spends from the budget of the run it works
+        for, ends with it, and goes on where it was when that is resumed.
+        """
+        does = description or f"Ask the agent {self.name} to do something."
+        return agent_tool(self, name or self.name, does)
 
     async def __aenter__(self) -> Self:
         """Keep what the model and the tools hold open for several runs."""
@@ -193,14 +213,16 @@ class Agent:
             if isinstance(resource, AbstractAsyncContextManager)
         ]
 
-    def _prepare(
+    def prepare(
         self,
         prompt: str | None,
         history: Iterable[Message] = (),
         limits: Limits | None = None,
         stop_when: Iterable[StopCondition] = (),
         run_id: str | None = None,
+        works_on: WorksOn | None = None,
     ) -> Run:
+        """A run that has not begun. Raises where an argument cannot be used."""
         before = tuple(history)
         if not isinstance(prompt, str):
             raise TypeError(f"a prompt is text, not {prompt!r}")
@@ -213,15 +235,17 @@ class Agent:
             Limits.over(limits, self.limits) if limits else self.limits,
             _conditions(stop_when),
         )
-        return Run(plan, run_id)
+        return Run(plan, run_id, works_on=works_on)
 
-    async def _reopen(
+    async def reopen(
         self,
         run_id: str,
         limits: Limits | None = None,
         stop_when: Iterable[StopCondition] = (),
         take_over: bool = False,
+        works_on: WorksOn | None = None,
     ) -> Run:
+        """A run that goes on; it is claimed. Raises where it cannot."""
         if self.store is None:
             raise ValueError("there is nothing to resume from: give Agent(store=…)")
         more = _conditions(stop_when)
@@ -251,19 +275,20 @@ class Agent:
                 (*own, *more),
             )
             failed.pop_all()
-        return Run(plan, run_id, state=state, claim=claim)
+        return Run(plan, run_id, state=state, claim=claim, works_on=works_on)
 
     def _plan(
         self,
         instructions: str,
         messages: tuple[Message, ...],
         limits: Limits,
-        own: tuple[StopCondition, ...],
+        conditions_of_call: tuple[StopCondition, ...],
     ) -> Plan:
         models = tuple(_find(m) for m in (self.model, *self.fallback))
-        conditions = (*self.stop_when, *own)
+        conditions = (*self.stop_when, *conditions_of_call)
         for model in models:
             self._check_price(conditions, model.name)
+        own = (*self.tools, *(handoff_tool(agent) for agent in self.handoff_to))
         return Plan(
             agent=self.name,
             models=models,
@@ -271,17 +296,44 @@ class Agent:
             breaker=self.breaker or _policy("CircuitBreaker")(),
             instructions=instructions,
             messages=messages,
-            tools={t.name: t for t in self.tools if isinstance(t, Tool)},
+            tools={t.name: t for t in own if isinstance(t, Tool)},
             toolsets=tuple(t for t in self.tools if _is_toolset(t)),
             limits=limits,
             conditions=conditions,
-            own_conditions=own,
+            own_conditions=conditions_of_call,
             answer=self.__dict__["_answer"],
             store=self.store,
             price=self.price,
             on_uncertain=self.on_uncertain,
             approve=self.approve,
+            input_guards=tuple(self.input_guards),
+            output_guards=tuple(self.output_guards),
+            tool_guards=tuple(self.tool_guards),
+            handoffs=self._handoffs(),
             observers=tuple(self.observers),
+        )
+
+    def _handoffs(self) -> dict[str, Callable[[Plan], Plan]]:
+        """All the agents a conversation may come to, this one too, by name."""
+        found: dict[str, Agent] = {}
+        left: list[Agent] = [self]
+        while left:
+            agent = left.pop()
+            if found.setdefault(agent.name, agent) is agent:
+                left += (a for a in agent.handoff_to if a.name not in found)
+        return {name: agent.take_over for name, agent in found.items()}
+
+    def take_over(self, plan: Plan) -> Plan:
+        """The plan of a run that this agent takes over: its limits stay."""
+        text = self.instructions
+        text = text if isinstance(text, str) else text()
+        own = self._plan(text, plan.messages, plan.limits, plan.own_conditions)
+        return replace(
+            own,
+            conditions=tuple(dict.fromkeys((*plan.conditions, *own.conditions))),
+            store=plan.store,
+            observers=plan.observers,
+            handoffs={**plan.handoffs, **own.handoffs},
         )
 
     def _check_price(self, conditions: Iterable[StopCondition], model: str) -> None:
@@ -315,6 +367,10 @@ def replay(run_id: str, events: Iterable[KeptEvent]) -> RunState:
         raise StoreError(
             f"the journal of the run {run_id} cannot be: {error}", code="corrupt"
         ) from error
+
+
+def _guards(option: str, guards: Any) -> list[tuple[str, Any, bool]]:
+    return [(option, guard, callable(guard)) for guard in guards]
 
 
 def _is_policy(policy: Any) -> bool:

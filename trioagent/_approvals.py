@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ._calls import PreparedCall, not_run, prepare
 from ._effects import ask_user
 from ._events import ApprovalAsked, ApprovalGiven, Effect, ToolCall, ToolNotRun
+from ._guards import trip
 from ._ports import Approve, Denied
 from ._scopes import end_if_cancelled
 
@@ -22,9 +23,20 @@ async def allow(
     None where a person has to, who is not here: then the run pauses. The wait ends with
     the run, and counts into its deadline.
     """
-    if not isinstance(ready, PreparedCall) or not (approve := _approver(run, ready)):
+    if not isinstance(ready, PreparedCall):
         return ready
-    call, state = ready.call, run.state
+    if ready.tool.effect is not Effect.READ:
+        await run.input_passed.wait()
+    if reason := await trip(run, "tool", run.plan.tool_guards, ready.call):
+        return not_run(ready.call, "guard", f"a guard objected: {reason}.")
+    approve = _approver(run, ready)
+    return await _approved(run, ready.call, approve) if approve else ready
+
+
+async def _approved(
+    run: Run, call: ToolCall, approve: Approve
+) -> PreparedCall | ToolNotRun | None:
+    state = run.state
     given = state.approvals.get(call.place)
     if given is None:
         if call.place not in state.waiting:

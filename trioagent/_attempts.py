@@ -36,6 +36,7 @@ async def ask(run: Run) -> tuple[Reply, Model]:
     Everything happens inside the run's deadline, the waiting too. Raises the
     `ModelError` of the last attempt when no further one is due.
     """
+    await run.follow_handoff()
     attempt, pause = Attempt(), 0.0
     while True:  # noqa: ASYNC913 - asking is a cancel point, and so is the pause
         if pause:
@@ -64,12 +65,17 @@ def _check(run: Run, name: str, endpoint: str) -> None:
 
 async def _ask_once(run: Run, model: Model, attempt: Attempt) -> Reply:
     await end_if_cancelled()
-    await run.open_model(model)
-    turn = len(run.state.turns) + 1
-    await run.record(
-        ModelAsked(turn, attempt.number, model.name, attempt.why, attempt.restarts)
-    )
-    return await read_reply(run, model, run.next_request(model))
+    await run.budget.reserve(model)
+    try:
+        await run.open_model(model)
+        turn = len(run.state.turns) + 1
+        await run.record(
+            ModelAsked(turn, attempt.number, model.name, attempt.why, attempt.restarts)
+        )
+        return await read_reply(run, model, run.next_request())
+    except BaseException:
+        run.budget.release()
+        raise
 
 
 def _next(

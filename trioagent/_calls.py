@@ -158,7 +158,9 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
         arguments[tool.context] = _context(run, ready)
     # If its grace runs out, this is what became of it.
     problem = f"{tool.name}: it did not end within its grace after the stop"
-    end: ToolEnded | ToolLost = ToolLost(call=call, problem=problem, code="stopped")
+    end: ToolEnded | ToolLost | ToolNotRun = ToolLost(
+        call=call, problem=problem, code="stopped"
+    )
     with _grace(run, tool), run.child(f"tool {call.name}"):
         end = await tool.call(call, arguments, seconds, start.attempt)
     return end  # noqa: RET504 - the shield may have swallowed the cancel
@@ -196,6 +198,8 @@ async def conclude(run: Run, end: ToolEnded | ToolLost | ToolNotRun) -> None:
     """Keep what became of a call. A fatal error ends the run, others do not."""
     if isinstance(end, ToolEnded) and (run.ending.stopping or is_cancelled()):
         end = msgspec.structs.replace(end, late=True)
+    if isinstance(end, ToolNotRun) and end.code == "paused":
+        run.paused.add(end.call.place)
     await run.record(end)
     if isinstance(end, ToolEnded) and end.code == "fatal" and not run.ending.cause:
         detail = f"{end.call.name}: {end.content}"

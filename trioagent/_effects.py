@@ -197,15 +197,22 @@ async def ask_user(
     seconds: float = math.inf,
     abandon: bool = True,
 ) -> Any:
-    """Call a function of the user's, in the run's own task or in a thread.
+    """As `call_user`, for `seconds` at most, and named in the cleanup report.
 
-    Raises what it raises, and `trio.TooSlowError`. A thread that is abandoned then, or
-    by a stop, is named in the cleanup report.
+    Raises what it raises, and `trio.TooSlowError`. The name stands outside all scopes
+    but the run's: a child that was cancelled says that the run was.
     """
     with run.child(name), trio.fail_after(seconds):
-        if _is_async(fn):
-            return await fn(*args)
-        return await call_in_thread(name, partial(fn, *args), abandon=abandon)
+        return await call_user(name, fn, *args, abandon=abandon)
+
+
+async def call_user(
+    name: str, fn: Callable[..., Any], *args: Any, abandon: bool = True
+) -> Any:
+    """Call a function of the user's, in the run's own task or in a thread."""
+    if _is_async(fn):
+        return await fn(*args)
+    return await call_in_thread(name, partial(fn, *args), abandon=abandon)
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

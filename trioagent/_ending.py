@@ -18,6 +18,9 @@ from ._scopes import GracePeriods, is_cancelled
 logger = logging.getLogger("trioagent")
 
 
+FIRM = ("user", "guard")  # whose reasons win over an answer that was there before
+
+
 class Cause(NamedTuple):
     """A reason to end before the work was done, and when it was given."""
 
@@ -33,7 +36,8 @@ class Ending:
     cancel to the tasks. So nobody has to guess from an exception who it was.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, parent: Ending | None = None) -> None:
+        self.parent = parent
         self.scope = trio.CancelScope()
         self.graces = GracePeriods(self._find_cause)
         self.finishing: Stop | None = None  # end after this turn
@@ -97,6 +101,12 @@ class Ending:
         return Cause(Status.TIMED_OUT, Stop("deadline", detail), now)
 
     def _host(self, now: float) -> Cause:
+        above = self.parent
+        while above:  # whoever it works for ends, and its reason is ours
+            if above.cause:
+                stop = msgspec.structs.replace(above.cause.stop, scope="parent")
+                return Cause(above.cause.status, stop, now)
+            above = above.parent
         detail = "a scope around the run was cancelled, or an error passed through"
         stop = Stop("host", detail, scope="host", source="host")
         return Cause(Status.INTERRUPTED, stop, now)
@@ -120,8 +130,9 @@ class Ending:
         self.decided = True
         # An answer that was there before a deadline is not lost to it. To a user it is:
         # whoever was told that the run ends for him can rely on it.
+        # A guard that objects has the last word as well.
         done = in_time and end is not None and end.status is Status.COMPLETED
-        if self.cause and not (done and self.cause.stop.source != "user"):
+        if self.cause and not (done and self.cause.stop.source not in FIRM):
             end = RunEnded(self.cause.status, self.cause.stop)
         assert end is not None
         for name in self.alive():
@@ -162,6 +173,10 @@ class Ending:
         self._cleanup.append(
             Child(name=name, ended=ended, seconds=seconds, where=where)
         )
+
+    def adopt(self, name: str, line: Child) -> None:
+        """Take a line of a child's report over."""
+        self._cleanup.append(msgspec.structs.replace(line, name=f"{name}: {line.name}"))
 
     def leave_behind(self, name: str, is_alive: Callable[[], bool]) -> None:
         """A thread goes on that nobody waits for."""

@@ -194,6 +194,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     created: str = ""  # wall clock, ISO 8601, UTC
     limits: dict[str, int | float] = {}  # those of the run, for whoever resumes it
     stop_when: tuple[tuple[str, float | str], ...] = ()  # the call's own conditions
+    parent: str = ""  # the run it works for, and the call there: run_id:turn.position
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
@@ -293,6 +294,23 @@ class ApprovalGiven(Event, frozen=True, kw_only=True):
     digest: str = ""  # of the call, as the one who approved it saw it
 
 
+class ChildSpent(Event, frozen=True, kw_only=True):
+    """A run that works for this one has used something of its budget."""
+
+    call: ToolCall  # of this run, that it works on
+    run_id: str
+    usage: Usage = Usage()
+    billed: str = "known"
+    turns: int = 0
+
+
+class HandedOff(Event, frozen=True):
+    """Another agent takes over, from the next turn on."""
+
+    call: ToolCall
+    agent: str
+
+
 class CompensationStarted(Event, frozen=True):
     """An uncertain effect is about to be undone, which is an effect of its own."""
 
@@ -365,6 +383,14 @@ class ToolOutput(Event, frozen=True):
     text: str
 
 
+class FromChild(Event, frozen=True, kw_only=True):
+    """Something happened in a run that works for this one."""
+
+    path: tuple[str, ...]  # the names of the agents, from the one this run called down
+    run_id: str
+    event: Any
+
+
 class CleanupOverrun(Event, frozen=True, kw_only=True):
     """A task holds the run open beyond its grace; trio cannot break it."""
 
@@ -385,6 +411,8 @@ KeptEvent = (
     | ToolNotRun
     | ApprovalAsked
     | ApprovalGiven
+    | ChildSpent
+    | HandedOff
     | CompensationStarted
     | EffectJudged
     | RunEnded
@@ -392,7 +420,7 @@ KeptEvent = (
 
 # Events whose loss in a crash would hide nothing: no effect is at stake, not yet or not
 # any more. They are kept together with the next one that must last, or a moment later.
-_MAY_LINGER = (ModelAsked, ModelReplied, ToolNotRun)
+_MAY_LINGER = (ModelAsked, ModelReplied, ToolNotRun, ChildSpent)
 
 
 def must_last(event: KeptEvent) -> bool:
@@ -406,5 +434,5 @@ def must_last(event: KeptEvent) -> bool:
 
 _Piece = ReplyOpened | TextDelta | ReasoningDelta | ToolCallDelta | UsageReported
 ReplyPart = _Piece | KeepAlive | Reply
-ShownEvent = _Piece | ToolOutput | CleanupOverrun
+ShownEvent = _Piece | ToolOutput | FromChild | CleanupOverrun
 AnyEvent = KeptEvent | ShownEvent

@@ -236,7 +236,7 @@ def reason_to_end(
     for code, calls in (
         ("effect_uncertain", state.in_review),
         ("compensated", state.undone),
-        ("approval", state.waiting.values()),
+        ("approval", state.paused),
     ):
         if calls:
             names = ", ".join(call.name for call in calls)
@@ -258,7 +258,6 @@ def reason_to_end(
 
 
 def _out_of_bounds(state: RunState, limits: Limits) -> RunEnded | None:
-    turns = len(state.turns) - state.turns_before
     rows = (
         (state.bad_calls >= limits.bad_calls, Status.STOPPED, "bad_calls"),
         (state.bad_answers > limits.bad_answers, Status.FAILED, "bad_answers"),
@@ -268,13 +267,26 @@ def _out_of_bounds(state: RunState, limits: Limits) -> RunEnded | None:
             Status.STOPPED,
             "tool_calls",
         ),
-        (turns >= limits.turns, Status.MAX_TURNS, "turns"),
+        (state.turns_used >= limits.turns, Status.MAX_TURNS, "turns"),
     )
     for over, status, name in rows:
         if over:
             detail = f"{getattr(limits, name)} (Limits.{name})"
             code = "max_turns" if name == "turns" else name
             return RunEnded(status, Stop(code, detail))
+    return None
+
+
+def used_up(
+    state: RunState, limits: Limits, conditions: Iterable[StopCondition]
+) -> RunEnded | None:
+    """Why a run has nothing left that another could spend for it."""
+    for condition, _ in _spending(conditions):
+        if condition(state):
+            return RunEnded(Status.STOPPED, condition.stop())
+    if state.turns_used >= limits.turns:
+        stop = Stop("max_turns", f"{limits.turns} (Limits.turns)", scope="parent")
+        return RunEnded(Status.MAX_TURNS, stop)
     return None
 
 

@@ -141,8 +141,8 @@ def resume_decision(state: RunState) -> ResumeDecision:
     if for_people:
         names = ", ".join(for_people)
         return ResumeDecision("review", f"nobody knows whether this happened: {names}")
-    if end and state.waiting:
-        names = ", ".join(_named(call) for call in state.waiting.values())
+    if end and state.paused:
+        names = ", ".join(_named(call) for call in state.paused)
         return ResumeDecision("review", f"this waits to be approved: {names}")
     if end and end.status is Status.TIMED_OUT:
         return ResumeDecision("stop", "its time is used up: it needs more seconds")

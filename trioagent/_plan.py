@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from ._events import Message, RunStarted
 from ._limits import Condition, Limits, Price, StopCondition
-from ._ports import Approve, Breaker, Model, Observer, OnUncertain, Retry, Store
+from ._ports import Approve, Breaker, Guard, Model, Observer, OnUncertain, Retry, Store
 from ._schema import AnswerType
 from ._tools import Tool, Toolset
 
@@ -31,10 +31,14 @@ class Plan:
     price: Price | None
     on_uncertain: OnUncertain
     approve: Approve | None
+    input_guards: tuple[Guard, ...]
+    output_guards: tuple[Guard, ...]
+    tool_guards: tuple[Guard, ...]
+    handoffs: Mapping[str, Callable[[Plan], Plan]]  # who may take over, and with what
     observers: tuple[Observer, ...]
     own_conditions: tuple[StopCondition, ...]  # of the call
 
-    def started(self, run_id: str, created: str) -> RunStarted:
+    def started(self, run_id: str, created: str, parent: str) -> RunStarted:
         """The first event of a run, with all that somebody needs to resume it."""
         return RunStarted(
             run_id=run_id,
@@ -43,6 +47,7 @@ class Plan:
             instructions=self.instructions,
             messages=self.messages,
             created=created,
+            parent=parent,
             limits={f.name: getattr(self.limits, f.name) for f in fields(self.limits)},
             stop_when=tuple(
                 (c.code, c.bound)

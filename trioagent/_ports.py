@@ -99,6 +99,9 @@ Approve = Literal["ask"] | Callable[[ToolCall], Any]
 It may be `async`; a plain function runs in a thread. What it raises denies the call.
 `"ask"` leaves it to a person: the run pauses, and goes on when it is resumed.
 """
+Guard = Callable[[Any], Any]
+"""Looks at what goes in (the messages), what is called (a `ToolCall`) or what comes out
+(the answer's text), and returns nothing, or the reason why not. It may be `async`."""
 OnUncertain = Literal["review", "tell"] | Reconcile
 """What a run does about an effect that stays uncertain.
 

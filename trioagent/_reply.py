@@ -128,7 +128,7 @@ async def _listen(
             if not isinstance(part, KeepAlive):
                 heard.append(part)
             if isinstance(part, UsageReported):
-                run.watch_budget(model, part.usage)
+                run.budget.watch(model, part.usage)
             if isinstance(part, (Reply, KeepAlive)) or run.publish_nowait(part):
                 continue
             with clocks.standing_still():

@@ -14,39 +14,44 @@ from contextlib import (
     asynccontextmanager,
     suppress,
 )
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
 
 from ._approvals import allow
 from ._attempts import ask
+from ._budget import Budget
 from ._calls import PreparedCall, conclude, in_batches, perform, prepare
 from ._effects import settle
 from ._ending import Ending, logger
 from ._errors import ModelError, StoreError, ToolError
 from ._events import (
     AnyEvent,
+    FromChild,
     KeptEvent,
+    ModelCut,
     ModelReplied,
     Reply,
     RunEnded,
     RunResumed,
     Status,
     ToolCall,
-    Usage,
     must_last,
 )
-from ._limits import output_cap, passed, reason_to_end
+from ._guards import check_output, guarded_input
+from ._limits import reason_to_end
 from ._outcome import Outcome, ResumeDecision, resume_decision
 from ._plan import Plan
 from ._ports import Model, ModelRequest, ToolSpec
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
-from ._tools import left_behind
+from ._tools import Tool, left_behind
 
 EVENT_BUFFER = 16
+CURRENT: ContextVar[Run] = ContextVar("run")  # the innermost run around a tool
 T = TypeVar("T")
 
 
@@ -68,12 +73,12 @@ async def drive(run: Run) -> None:
 async def take_turns(run: Run) -> RunEnded:
     """Limits and stop conditions are looked at between turns, every turn."""
     try:
-        async with run.connections():
+        async with run.connections(), guarded_input(run):
             await call_tools(run, await settle(run))  # what a resumed run left undone
             while not (end := run.reason_to_end()):
                 reply = await ask_model(run)
                 await call_tools(run, reply.tool_calls)
-        return end
+            return await check_output(run, end)
     except (ModelError, ToolError) as error:
         return RunEnded(Status.FAILED, error.stop)
 
@@ -121,23 +126,31 @@ class Run:
         *,
         state: RunState | None = None,  # of a run that is resumed
         claim: int = 1,
+        works_on: WorksOn | None = None,
     ) -> None:
         self.id = run_id or f"run_{uuid.uuid4().hex[:20]}"
         self.plan = plan
         self.limits = plan.limits
         self.state = state or RunState()
-        self.ending = Ending(plan.limits)
+        self.works_on = works_on
+        self.parent = works_on.run if works_on else None
+        self.children: dict[tuple[int, int], Run] = {}  # that work for it, by call
+        self.budget = Budget(self)
+        above = self.parent.ending if self.parent else None
+        self.ending: Ending = Ending(plan.limits, above)
+        self.input_passed = trio.Event()
+        self.answer_passed = False  # by the output guards
         self.paused: set[tuple[int, int]] = set()  # calls that a person has to approve
         self.refused: dict[tuple[int, int], str] = {}  # calls that are too many
         self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
         self.child = self.ending.child
         self.remaining = self.ending.remaining
         self._store = plan.store
-        self._claim = claim
+        self.claim = claim
         self._stack = AsyncExitStack()
         self._entered: list[Any] = []
         self._kept: dict[str, Any] = {}
-        self.tools = dict(plan.tools)
+        self.tools: dict[str, Tool] = {}
         self._specs: list[ToolSpec] = []
         self._began = 0.0
         self._send, self._receive = trio.open_memory_channel[AnyEvent](EVENT_BUFFER)
@@ -208,23 +221,25 @@ class Run:
 
     async def main(self) -> None:
         """Carry the run from its first event to its last."""
-        left_behind.set(self.ending.leave_behind)
         used = self.state.active_seconds
         self._began = trio.current_time() - used
         self.ending.start_clock(used)
+        works_on = str(self.works_on or "")
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._send, ExitStack() as stack:
+            stack.callback(left_behind.reset, left_behind.set(self.ending.leave_behind))
+            stack.callback(CURRENT.reset, CURRENT.set(self))
             if self.state.started is None:
-                await self.record(self.plan.started(self.id, now))
+                await self.record(self.plan.started(self.id, now, works_on))
                 stack.callback(self._release)  # it is ours once its start is kept
             else:
                 stack.callback(self._release)
-                await self.record(RunResumed(claim=self._claim, created=now))
+                await self.record(RunResumed(claim=self.claim, created=now))
             await drive(self)
 
     def _release(self) -> None:
         if self.plan.store is not None:
-            self.plan.store.release(self.id, self._claim)
+            self.plan.store.release(self.id, self.claim)
 
     def leave(self) -> None:
         """Nobody reads any more."""
@@ -235,16 +250,28 @@ class Run:
     async def connections(self) -> AsyncGenerator[None]:
         """What models and tools hold open for a run; it is closed before the end."""
         async with AsyncExitStack() as self._stack:
-            for toolset in self.plan.toolsets:
-                for tool in await self._enter(toolset, f"tools {toolset.name}"):
-                    if tool.name in self.tools:
-                        raise ToolError(f"two tools are named {tool.name!r}")
-                    self.tools[tool.name] = tool
-            for tool in self.tools.values():
-                if tool.needs and tool.needs not in self._entered:
-                    await self._enter(tool.needs, f"what {tool.name} needs")
-            self._specs = [tool.spec for tool in self.tools.values()]
+            if self.state.agent != self.plan.agent:  # a resumed run, after a handoff
+                self.plan = self.plan.handoffs[self.state.agent](self.plan)
+            await self._open_tools()
             yield
+
+    async def _open_tools(self) -> None:
+        self.tools = dict(self.plan.tools)
+        for toolset in self.plan.toolsets:
+            for tool in await self._enter(toolset, f"tools {toolset.name}"):
+                if tool.name in self.tools:
+                    raise ToolError(f"two tools are named {tool.name!r}")
+                self.tools[tool.name] = tool
+        for tool in self.tools.values():
+            if tool.needs and tool.needs not in self._entered:
+                await self._enter(tool.needs, f"what {tool.name} needs")
+        self._specs = [tool.spec for tool in self.tools.values()]
+
+    async def follow_handoff(self) -> None:
+        """Where another agent takes over, it asks from here on, with its own tools."""
+        if name := self.state.next_agent:
+            self.plan = self.plan.handoffs[name](self.plan)
+            await self._open_tools()
 
     async def _enter(self, resource: AbstractAsyncContextManager[T], name: str) -> T:
         self._entered.append(resource)
@@ -268,7 +295,8 @@ class Run:
 
     def verdict(self, end: RunEnded | None) -> RunEnded:
         """How the run has ended. A final answer counts, whatever cut its way out."""
-        if end is None and self.state.answer is not None:
+        checked = self.answer_passed or not self.plan.output_guards
+        if end is None and self.state.answer is not None and checked:
             end = self.reason_to_end()
         cause, answered = self.ending.cause, self._began + self.state.answered_at
         in_time = cause is None or answered <= cause.at
@@ -292,10 +320,12 @@ class Run:
         """
         event = msgspec.structs.replace(event, at=trio.current_time() - self._began)
         self.state.apply(event)
+        if isinstance(event, ModelReplied | ModelCut):
+            await self.budget.settle(event)
         if self._store is not None:
             with self.ending.graces.shield(self.limits.grace_seconds) as shield:
                 await self._store.append(
-                    self.id, event, claim=self._claim, durable=must_last(event)
+                    self.id, event, claim=self.claim, durable=must_last(event)
                 )
             if shield.cancelled_caught:
                 self._lose_store(type(event).__name__)
@@ -317,6 +347,8 @@ class Run:
 
     def publish_nowait(self, event: AnyEvent) -> bool:
         """Show `event` if that takes no waiting for a slow reader."""
+        if self.parent:
+            return self.parent.publish_nowait(self._from_child(event))
         if self._watching:
             try:
                 self._send.send_nowait(event)
@@ -326,46 +358,31 @@ class Run:
 
     async def publish(self, event: AnyEvent) -> None:
         """Show `event`. A slow reader slows the run; a reader who left does not."""
-        if not self.publish_nowait(event):
+        if self.parent:
+            await self.parent.publish(self._from_child(event))
+        elif not self.publish_nowait(event):
             with suppress(trio.BrokenResourceError):  # the reader left
                 await self._send.send(event)
 
-    def next_request(self, model: Model) -> ModelRequest:
+    def _from_child(self, event: AnyEvent) -> FromChild:
+        if isinstance(event, FromChild):
+            path = (self.plan.agent, *event.path)
+            return msgspec.structs.replace(event, path=path)
+        return FromChild(path=(self.plan.agent,), run_id=self.id, event=event)
+
+    def next_request(self) -> ModelRequest:
         """What a model is asked next."""
         return ModelRequest(
             messages=self.state.messages,
             instructions=self.plan.instructions,
             tools=self._specs,
             output=self.plan.answer.spec if self.plan.answer else None,
-            max_output_tokens=self._cap(model),
+            max_output_tokens=self.budget.cap,
             connect_seconds=self.limits.connect_seconds,
             run_id=self.id,
             turn=len(self.state.turns) + 1,
             kept=self._kept,
         )
-
-    def _cap(self, model: Model) -> int | None:
-        return output_cap(
-            self.plan.conditions, self.state.usage, self.plan.price, model.name
-        )
-
-    def watch_budget(self, model: Model, running: Usage) -> None:
-        """Cut a reply whose running usage has passed a token or cost limit."""
-        spent = self.state.usage + self._priced(model, running)
-        limit = passed(self.plan.conditions, spent)
-        if limit and not self.ending.cause:
-            self.ending.stop_now(Status.STOPPED, limit.stop())
-
-    def _priced(self, model: Model, usage: Usage) -> Usage:
-        if usage.cost is not None or self.plan.price is None:
-            return usage
-        try:
-            cost = self.plan.price(model.name, usage)
-        except Exception:  # noqa: BLE001 - a function of the user's
-            # What was paid for is not lost over it; it only stays without a price.
-            logger.exception("price() failed for %s", model.name)
-            return usage
-        return msgspec.structs.replace(usage, cost=cost)
 
     def adopt(self, reply: Reply, model: Model) -> Reply:
         """The reply as this run keeps it: its calls placed, its price known.
@@ -374,13 +391,13 @@ class Run:
         gives: some routers say `tool_calls` for a reply that ran into the limit.
         """
         turn, reason = len(self.state.turns) + 1, reply.finish_reason
-        if reply.tool_calls and (cap := self._cap(model)):
-            reason = "length" if (reply.usage.output_tokens or 0) >= cap else reason
+        if reply.tool_calls and self.budget.reached_cap(reply.usage):
+            reason = "length"
         calls = tuple(
             msgspec.structs.replace(call, turn=turn, position=position)
             for position, call in enumerate(reply.tool_calls)
         )
-        usage = self._priced(model, reply.usage)
+        usage = self.budget.priced(model, reply.usage)
         return msgspec.structs.replace(
             reply, tool_calls=calls, usage=usage, finish_reason=reason
         )
@@ -396,10 +413,19 @@ class Run:
 
     def reason_to_end(self) -> RunEnded | None:
         """Why there is no next turn, if there is none."""
-        plan = self.plan
-        return reason_to_end(
-            self.state, self.limits, plan.conditions, self.ending.finishing
-        )
+        state, finishing = self.state, self.ending.finishing
+        end = reason_to_end(state, self.limits, self.plan.conditions, finishing)
+        return end or self.budget.reason_to_end()
+
+
+class WorksOn(NamedTuple):
+    """The call of another run that a run works on."""
+
+    run: Run
+    call: ToolCall
+
+    def __str__(self) -> str:
+        return f"{self.run.id}:{self.call.turn}.{self.call.position}"
 
 
 class RunHandle:

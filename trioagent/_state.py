@@ -13,11 +13,13 @@ from ._errors import ImpossibleEvent
 from ._events import (
     ApprovalAsked,
     ApprovalGiven,
+    ChildSpent,
     CompensationStarted,
     Effect,
     EffectJudged,
     EffectStatus,
     Event,
+    HandedOff,
     KeptEvent,
     Message,
     ModelAsked,
@@ -45,29 +47,6 @@ FINAL = ("stop", "pause")  # finish reasons of a reply that asks for nothing
 BAD_CALL = ("unknown_tool", "bad_arguments", "cut")
 
 
-def check_history(messages: Iterable[Message]) -> None:
-    """Raise ValueError unless each call is followed by its result, in order."""
-    awaited: list[ToolCall] = []
-    for message in messages:
-        if not isinstance(message, Message):
-            raise TypeError(f"history takes messages, as outcome.history: {message!r}")
-        if isinstance(message, ToolResult):
-            if not awaited or awaited[0].name != message.name:
-                raise ValueError(
-                    f"history: a result of {message.name!r} without a call"
-                )
-            awaited.pop(0)
-        elif awaited:
-            break
-        elif isinstance(message, Reply):
-            awaited = list(message.tool_calls)
-    if awaited:
-        raise ValueError(
-            f"history: the call {awaited[0].name!r} has no result, and no provider"
-            " accepts that; use `outcome.history`, where each call has one"
-        )
-
-
 class RunState:
     """What is known of a run: for stop conditions, for requests, for the outcome."""
 
@@ -91,6 +70,7 @@ class RunState:
         self.too_many = False  # whether a call was refused because it was one too many
         # Of this call of run or resume, which the turn limit counts for itself:
         self.turns_before = 0
+        self.child_turns = 0  # of runs that work for this one
         self.attempts: dict[tuple[int, int], int] = {}  # to begin each call
         self.judged: dict[tuple[int, int], EffectJudged] = {}  # still uncertain ones
         self.undone: list[ToolCall] = []  # compensated for
@@ -98,6 +78,8 @@ class RunState:
         self.messages: list[Message] = []
         self._told = 0  # turns whose results are among the messages
         self._open: dict[tuple[int, int], ToolStarted] = {}
+        self.agent = ""  # who was asked last
+        self.next_agent = ""  # who takes over with the next turn
         self.begun: dict[tuple[int, int], str] = {}  # the names of all calls that began
         self.waiting: dict[tuple[int, int], ToolCall] = {}  # for somebody's approval
         self.approvals: dict[tuple[int, int], ApprovalGiven] = {}
@@ -137,6 +119,20 @@ class RunState:
     def step_count(self) -> int:
         """How many turns have had their reply."""
         return len(self.turns)
+
+    @property
+    def turns_used(self) -> int:
+        """Turns since the run began or was resumed, its children's too."""
+        return len(self.turns) - self.turns_before + self.child_turns
+
+    @property
+    def paused(self) -> tuple[ToolCall, ...]:
+        """The calls that wait for a person: to approve them, or something of theirs."""
+        ends = self.turns[-1].ends.values() if self.turns else ()
+        inside = (
+            e.call for e in ends if isinstance(e, ToolNotRun) if e.code == "paused"
+        )
+        return (*self.waiting.values(), *inside)
 
     @property
     def finish_reason(self) -> str | None:
@@ -228,7 +224,7 @@ class RunState:
         return turn
 
     def _run_started(self, event: RunStarted) -> None:
-        self.started = event
+        self.started, self.agent = event, event.agent
         self.messages.extend(event.messages)
         said: list[ToolCall] = []
         for message in event.messages:
@@ -248,7 +244,7 @@ class RunState:
             turn, call = self._place(start.call), start.call
             lost = ToolLost(call=call, problem="", code="interrupted")
             turn.ends.setdefault(call.position, lost)
-        self.ended, self.turns_before = None, len(self.turns)
+        self.ended, self.turns_before, self.child_turns = None, len(self.turns), 0
         self.bad_calls = self.bad_answers = self.pauses = 0
         self.attempts, self.judged, self.undone = {}, {}, []
 
@@ -262,6 +258,7 @@ class RunState:
         self.messages.extend(self._news)
         self._news, self._told = [], len(self.turns)
         self.cut = None
+        self.agent, self.next_agent = self.next_agent or self.agent, ""
 
     def _model_replied(self, event: ModelReplied) -> None:
         reply = event.reply
@@ -327,6 +324,14 @@ class RunState:
             raise ImpossibleEvent(f"{call.name} at {call.place} waits for nobody")
         self.approvals[event.call.place] = event
 
+    def _child_spent(self, event: ChildSpent) -> None:
+        self.child_turns += event.turns
+        self._spend(event.usage, event.billed == "known")
+
+    def _handed_off(self, event: HandedOff) -> None:
+        self._place(event.call)
+        self.next_agent = event.agent
+
     def _compensation_started(self, event: CompensationStarted) -> None:
         self._uncertain_turn(event.call)
         self._compensating.add(event.call.place)
@@ -378,6 +383,8 @@ class RunState:
         ToolNotRun: _tool_over,
         ApprovalAsked: _approval_asked,
         ApprovalGiven: _approval_given,
+        ChildSpent: _child_spent,
+        HandedOff: _handed_off,
         CompensationStarted: _compensation_started,
         EffectJudged: _effect_judged,
         RunEnded: _run_ended,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -15,12 +16,16 @@ import msgspec
 import trio
 
 from ._errors import ToolError
-from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost
+from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost, ToolNotRun
 from ._limits import check_number
 from ._ports import Approve, Reconcile, ToolSpec
 from ._schema import arguments_of, schema_of
 
 T = TypeVar("T")
+
+
+class Paused(Exception):
+    """Raised by a tool of ours: it waits for a person, and may begin again later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +163,7 @@ class Tool:
     threads: str = "wait"  # or cooperative, abandon: what a stop does to its thread
     sequential: bool = False  # runs alone: after the calls before it, before the others
     most_calls: int | None = None  # in one run
+    sub_agent: str = ""  # the name of the agent that does it, where one does
 
     def __post_init__(self) -> None:
         for option, least in (
@@ -230,7 +236,7 @@ class Tool:
 
     async def call(
         self, call: ToolCall, arguments: dict[str, Any], seconds: float, attempt: int
-    ) -> ToolEnded | ToolLost:
+    ) -> ToolEnded | ToolLost | ToolNotRun:
         """Run the body for `seconds` at most, and say what became of it.
 
         A read that timed out and has retries left is lost: it may begin again.
@@ -245,6 +251,8 @@ class Tool:
                 value = await self.fn(**arguments)
                 if not limit.cancel_called or self.effect is not Effect.READ:
                     return self._returned(call, value, late=limit.cancel_called)
+            except Paused as error:
+                return ToolNotRun(call=call, problem=str(error), code="paused")
             except Exception as error:  # noqa: BLE001 - a tool may raise anything
                 cause = _only(error)
                 code, problem = "tool_error", str(cause) or type(cause).__name__
@@ -309,6 +317,7 @@ def tool(
     threads: str = "wait",
     sequential: bool = False,
     most_calls: int | None = None,
+    isolate: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function: its hints and docstring become what a model reads.
@@ -334,6 +343,9 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             `approve(call)`: says whether a call may begin; "ask" lets a person say so,
             while the run is paused. `sequential`: the call runs alone, in its place
             among the calls of its turn. `most_calls`: how many may begin in one run.
+            `isolate="process"`: it runs in a worker process, which finds it by module
+            and name; after the grace of a stop it is ended within 0.2 s, with all that
+            it started, whatever it does.
 
     Raises:
         TypeError: where a model could not fill a parameter, or an option is unknown.
@@ -349,6 +361,7 @@ def _make_tool(
     effect: Effect | str = Effect.ONCE,
     needs_seconds: float = 0.0,
     threads: str = "wait",
+    isolate: str | None = None,
     **options: Any,
 ) -> Tool:
     from docstring_parser import parse  # slow to import, needed where tools are made
@@ -359,14 +372,18 @@ def _make_tool(
     inner = inspect.unwrap(fn)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(f"@tool {name}: a generator returns nothing to show a model")
-    in_thread = not inspect.iscoroutinefunction(inner)
+    in_thread = not (isolate or inspect.iscoroutinefunction(inner))
     _check_threads(name, threads, effect, in_thread=in_thread)
     doc = parse(inspect.getdoc(fn) or "")
     told = {param.arg_name: param.description or "" for param in doc.params}
     arguments, context = arguments_of(fn, name, told, ToolContext)
+    body = _in_thread(fn, name, threads) if in_thread else fn
+    if isolate:
+        isolated = pkgutil.resolve_name("trioagent.isolate.workers:isolated")
+        body, options["needs"] = isolated(fn, name, isolate)
     return Tool(
         name,
-        _in_thread(fn, name, threads) if in_thread else fn,
+        body,
         description="\n\n".join(
             part for part in (doc.short_description, doc.long_description) if part
         ),

@@ -6,9 +6,12 @@ and no end, so a `kill -9` and a clean cancel leave the same truth behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ._events import (
     Effect,
     EffectStatus,
+    Message,
     Reply,
     ToolCall,
     ToolEnded,
@@ -19,7 +22,7 @@ from ._events import (
 )
 
 # A call that did not begin for one of these reasons may begin later, in a resumed run.
-MAY_BEGIN_LATER = ("stopped", "budget", "did_not_happen")
+MAY_BEGIN_LATER = ("stopped", "budget", "did_not_happen", "paused")
 
 NEVER_STARTED = "Not started: the run was stopped before this call began."
 STOPPED_READ = "Stopped before any effect: the call only reads, and was cut short."
@@ -113,3 +116,26 @@ class Turn:
         else:
             text = STOPPED_READ if status is EffectStatus.NONE else NEVER_STARTED
         return ToolResult(call.name, text, call.id, failed=True, uncertain=uncertain)
+
+
+def check_history(messages: Iterable[Message]) -> None:
+    """Raise ValueError unless each call is followed by its result, in order."""
+    awaited: list[ToolCall] = []
+    for message in messages:
+        if not isinstance(message, Message):
+            raise TypeError(f"history takes messages, as outcome.history: {message!r}")
+        if isinstance(message, ToolResult):
+            if not awaited or awaited[0].name != message.name:
+                raise ValueError(
+                    f"history: a result of {message.name!r} without a call"
+                )
+            awaited.pop(0)
+        elif awaited:
+            break
+        elif isinstance(message, Reply):
+            awaited = list(message.tool_calls)
+    if awaited:
+        raise ValueError(
+            f"history: the call {awaited[0].name!r} has no result, and no provider"
+            " accepts that; use `outcome.history`, where each call has one"
+        )

@@ -15,7 +15,8 @@ from trioagent._events import KeptEvent, RunEnded, Status
 from trioagent._outcome import Outcome
 from trioagent._ports import ModelRequest
 from trioagent._run import Run
-from trioagent._state import RunState, check_history
+from trioagent._state import RunState
+from trioagent._turn import check_history
 from trioagent._tools import Tool
 
 
