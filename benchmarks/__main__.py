@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import trio
 
-from benchmarks import _floor, _wire
+from benchmarks import _floor, _journal, _wire
 from trioagent import (
     Agent,
     Limits,
@@ -264,6 +264,10 @@ BENCHMARKS = [
     import_against_floor,
     _wire.decode_against_httpx_sse,
     _wire.request_building,
+    _journal.append_against_floor,
+    _journal.event_10_against_10000,
+    _journal.commits_of_a_turn,
+    _journal.resume_a_long_run,
 ]
 
 

@@ -21,8 +21,11 @@ def say(answer: Any) -> None:
     sys.stdout.flush()
 
 
-async def start(store: SqliteStore, run_id: str) -> None:
-    await store.append(run_id, RunStarted(run_id=run_id), claim=1)
+KEPT: list[SqliteStore] = []
+
+
+async def start(store: SqliteStore, run_id: str, durable: bool = True) -> None:
+    await store.append(run_id, RunStarted(run_id=run_id), claim=1, durable=durable)
 
 
 async def append(
@@ -74,7 +77,8 @@ async def main(path: str) -> None:
     for line in sys.stdin:  # nothing else is to be done meanwhile
         name, *arguments = json.loads(line)
         if name == "exit":
-            return  # without a close: the end of the process has to do
+            KEPT.append(store)  # not closed, not even dropped
+            return
         try:
             say(await COMMANDS[name](store, *arguments))
         except StoreError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -34,6 +35,7 @@ from trioagent.testing import (
     MemoryStore,
     Pause,
     ScriptedModel,
+    _checks,
     call,
     check_model,
     check_store,
@@ -137,18 +139,28 @@ class MemoryStoreInBlock(MemoryStore):
     async def __aexit__(self, *error: object) -> None: ...
 
 
-class Forgetful(MemoryStore):
-    async def append(self, run_id: str, event: KeptEvent) -> None:
-        if not isinstance(event, RunEnded):
-            await super().append(run_id, event)
+class Changed(MemoryStore):
+    """A store that keeps events, but for what its subclass does."""
+
+    def changed(self, event: KeptEvent) -> KeptEvent | None:
+        return event
+
+    async def append(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> None:
+        if kept := self.changed(event):
+            await super().append(run_id, kept, claim=claim, durable=durable)
+
+
+class Forgetful(Changed):
+    def changed(self, event: KeptEvent) -> KeptEvent | None:
+        return None if isinstance(event, RunEnded) else event
 
 
 class Mixed(MemoryStore):
-    async def append(self, run_id: str, event: KeptEvent) -> None:
-        await super().append("all", event)
-
     async def load(self, run_id: str) -> list[KeptEvent]:
-        return await super().load("all")
+        await super().load(run_id)
+        return [event for events in self._events.values() for event in events]
 
 
 class Silent(MemoryStore):
@@ -159,7 +171,61 @@ class Silent(MemoryStore):
             return []
 
 
-@pytest.mark.parametrize("store", [Forgetful, Mixed, Silent])
+class Late(MemoryStore):
+    """It keeps what nobody waits for when it likes to."""
+
+    async def append(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> None:
+        await super().append(run_id, event, claim=claim)
+        if not durable:
+            self._events[run_id].insert(1, self._events[run_id].pop())
+
+
+class Unfenced(MemoryStore):
+    async def append(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> None:
+        last = self._claims.get(run_id, 1)
+        await super().append(run_id, event, claim=last)
+
+
+class Generous(MemoryStore):
+    async def claim(self, run_id: str, *, take_over: bool = False) -> int:
+        return await super().claim(run_id, take_over=True)
+
+
+class Possessive(MemoryStore):
+    def release(self, run_id: str, claim: int) -> None: ...
+
+
+class Shuffled(MemoryStore):
+    async def runs(self) -> list[str]:
+        return sorted(await super().runs())
+
+
+class Vague(MemoryStore):
+    async def claim(self, run_id: str, *, take_over: bool = False) -> int:
+        try:
+            return await super().claim(run_id, take_over=take_over)
+        except StoreError as error:
+            raise StoreError(str(error)) from None
+
+
+BAD_STORES = [
+    Forgetful,
+    Mixed,
+    Silent,
+    Late,
+    Unfenced,
+    Generous,
+    Possessive,
+    Shuffled,
+    Vague,
+]
+
+
+@pytest.mark.parametrize("store", BAD_STORES)
 async def test_a_bad_store_fails_its_check(store: type[MemoryStore]) -> None:
     with pytest.raises((AssertionError, StoreError)):
         await check_store(store)
@@ -248,10 +314,14 @@ def test_the_sweep_sees_a_tool_that_hides_its_effect() -> None:
 
 
 def test_the_sweep_sees_a_journal_that_disagrees() -> None:
-    class Lossy(MemoryStore):
-        async def append(self, run_id: str, event: KeptEvent) -> None:
-            if not isinstance(event, ToolStarted):
-                await super().append(run_id, event)
+    class Lossy(Changed):
+        def changed(self, event: KeptEvent) -> KeptEvent | None:
+            return None if isinstance(event, ToolStarted) else event
 
     with pytest.raises(Exception, match=r"step \d+|ended out of turn"):
         sweep_cancels(lambda: an_agent(store=Lossy()))
+
+
+def test_the_check_of_a_store_has_every_kind_of_event() -> None:
+    kinds = {type(event) for event in _checks._one_of_each("r")}
+    assert kinds == set(typing.get_args(KeptEvent))

@@ -16,8 +16,8 @@ from trioagent._outcome import Outcome
 from trioagent._ports import ModelRequest
 from trioagent._run import Run
 from trioagent._state import RunState
-from trioagent._turn import check_history
 from trioagent._tools import Tool
+from trioagent._turn import check_history
 
 
 @dataclass(frozen=True, kw_only=True)
