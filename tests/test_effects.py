@@ -24,6 +24,7 @@ from trioagent import (
     Limits,
     ModelAsked,
     ModelReplied,
+    Outcome,
     Reply,
     RunEnded,
     RunResumed,
@@ -1145,3 +1146,67 @@ async def test_arguments_that_are_no_json_are_no_repeat() -> None:
     a = agent(PAY, ToolCall("pay", "{"), "done", tools=[pay], on_uncertain="tell")
     outcome = await a.run("go")
     assert outcome.tools[1].problem.startswith("Not started: the arguments")
+
+
+async def test_what_a_write_depends_on_must_last_and_a_read_waits_for_nobody() -> None:
+    lasts: dict[str, set[bool]] = {}
+
+    class Noting(MemoryStore):
+        async def append(self, run_id: str, event: KeptEvent, **how: Any) -> None:
+            name = type(event).__name__
+            if isinstance(event, ToolStarted | ToolEnded):
+                name = f"{name} {event.call.name}"
+            lasts.setdefault(name, set()).add(how["durable"])
+            await super().append(run_id, event, **how)
+
+    @tool(effect="once", compensate=lambda *_: None)
+    async def lose() -> str:
+        raise OSError("cut")
+
+    _, tools = counting()
+    calls = [call("look"), call("pay"), call("nobody")]
+    a = agent(calls, call("lose"), tools=[*tools, lose], store=Noting())
+    await a.run("go")
+    waits = {name for name, durable in lasts.items() if durable == {True}}
+    lingers = {name for name, durable in lasts.items() if durable == {False}}
+    assert waits == {
+        "RunStarted",
+        "ToolStarted pay",
+        "ToolEnded pay",
+        "ToolStarted lose",
+        "ToolLost",
+        "CompensationStarted",
+        "EffectJudged",
+        "RunEnded",
+    }
+    assert lingers == {
+        "ModelAsked",
+        "ModelReplied",
+        "ToolStarted look",
+        "ToolEnded look",
+        "ToolNotRun",
+    }
+
+
+async def test_who_could_not_tell_is_asked_again_by_a_resume() -> None:
+    answers: list[Any] = [Unknown("not yet"), Happened("there it is")]
+
+    @tool(effect="once", reconcile=lambda *_: answers.pop(0))
+    async def pay(amount: int) -> str:
+        raise OSError("cut")
+
+    a = agent(PAY, "done", tools=[pay])
+    outcome = await a.run("go")
+    assert outcome.stop_reason == "effect_uncertain"
+    outcome = await a.resume(outcome.run_id)
+    assert outcome.output == "done"
+    assert last_told(a).content == "there it is"
+
+
+async def test_of_a_run_without_an_end_nobody_knows_the_bill() -> None:
+    a = agent(call("pay"), "done", tools=counting()[1])
+    run_id = await crashed(a, ToolEnded)
+    assert a.store is not None
+    outcome = Outcome.of(RunState.replay(await a.store.load(run_id)))
+    assert (outcome.status, outcome.billed) == (Status.INTERRUPTED, "unknown")
+    assert outcome.resumable

@@ -141,7 +141,13 @@ async def test_abandoned_threads_do_not_starve_the_others() -> None:
     def look() -> str:
         return "seen"
 
-    a = agent([call("hang")] * 45, call("look"), "done", tools=[hang, look])
+    a = agent(
+        [call("hang")] * 45,
+        call("look"),
+        "done",
+        tools=[hang, look],
+        limits=Limits(tool_seconds=2),
+    )
     try:
         outcome = await a.run("go")
     finally:

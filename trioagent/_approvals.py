@@ -9,7 +9,6 @@ from ._effects import ask_user
 from ._events import ApprovalAsked, ApprovalGiven, Effect, ToolCall, ToolNotRun
 from ._guards import trip
 from ._ports import Approve, Denied
-from ._scopes import end_if_cancelled
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run
@@ -46,7 +45,6 @@ async def _approved(
             return None
         given = await _decide(run, call, approve)
         await run.record(given)
-        await end_if_cancelled()
     if given.granted and given.digest == call.digest:
         return prepare(run, call)  # once more: the wait took time
     reason = given.reason or f"the {given.by} said no"

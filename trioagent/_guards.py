@@ -73,7 +73,6 @@ async def check_output(run: Run, end: RunEnded) -> RunEnded:
     """The end as it counts once the output guards have seen the answer."""
     if end.status is not Status.COMPLETED:
         return end
-    await run.input_passed.wait()
     guards = run.plan.output_guards
     if guards and (reason := await trip(run, "output", guards, run.state.answer)):
         return RunEnded(Status.STOPPED, _stop("output", reason))
