@@ -69,6 +69,12 @@ half = Agent(ScriptedModel([["Half an ", "answer", Hang()]]))
 reads = Agent(ScriptedModel([call("slow_read"), "Done."]), tools=[slow_read])
 pays = Agent(ScriptedModel([call("pay"), "Paid."]), tools=[pay])
 breaks = Agent(ScriptedModel([call("failing"), "It may have failed."]), tools=[failing])
+talks = Agent(
+    ScriptedModel([[TextDelta("I look."), Reply(
+        text="I look.", tool_calls=(call("slow_read"),), finish_reason="tool_calls"
+    )], "Done."]),
+    tools=[slow_read],
+)
 refused = Agent(ScriptedModel([ModelRefused("no such key")]))
 unpriced = Agent(ScriptedModel([]), stop_when=[max_cost(1)])
 echo = Agent(ScriptedModel([lambda r: f"{r.instructions}|{r.messages[-1].text}"]))
@@ -161,6 +167,11 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
     assert err == "completed · 1 turn · tokens: 3 in, 4 out\n"
 
 
+def test_each_reply_is_a_line_of_its_own(run: Run) -> None:
+    code, out, _ = run("run", "hi", "-a", "agents:talks")
+    assert (code, out) == (0, "imported\nI look.\nDone.\n")
+
+
 def test_text_comes_before_the_run_has_ended(start: Start) -> None:
     process = start("run", "hi", "-a", "agents:half")
     wait_for(process.stdout, "Half an answer")
@@ -208,7 +219,8 @@ def test_help_loads_neither_httpx_nor_the_demo() -> None:
         import sys
         from trioagent.cli import main
         assert main(["--help"]) == 0
-        print({"httpx", "trioagent.cli.run", "trioagent.cli.demo"} & {*sys.modules})
+        heavy = {"httpx", "sqlite3", *(f"trioagent.cli.{n}" for n in ("run", "demo"))}
+        print((heavy | {"trioagent.cli.runs"}) & {*sys.modules})
         """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -431,6 +443,15 @@ def test_a_terminal_shows_the_tree_and_the_text(place: Path) -> None:
     assert "Done." in shown
     assert "completed · 2 turns" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_a_run_that_cannot_begin_shows_no_tree(place: Path) -> None:
+    journal = "no/such/folder.db"
+    words = ["run", "hi", "-a", "agents:hello", "--journal", journal]
+    code, wrote = on_a_terminal(place, *words)
+    assert code == 2
+    assert "left" not in wrote
+    assert f"trioagent run: the journal {journal}" in wrote
 
 
 def test_no_color_means_no_colour(place: Path) -> None:

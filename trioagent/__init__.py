@@ -33,7 +33,7 @@ The files, from the bottom up; imports go up this list only:
       stores      memory, sqlite
       isolate     tools in killable processes: python workers, shell; the warden
       prices      genai_price, by the tables of genai-prices
-      observe     console (rich), log (JSON lines), watchdog
+      observe     console and story (rich), log (JSON lines), watchdog
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
     faces     know everything
       cli         trioagent run, runs and demo

@@ -179,6 +179,10 @@ class Store(Protocol):
         """
         ...
 
+    async def carried_by(self, run_id: str) -> str:
+        """Who carries a run, in words for people; empty where nobody is alive."""
+        ...
+
     def release(self, run_id: str, claim: int) -> None:
         """Whoever claimed the run is done with it, whether its end was kept or not."""
         ...

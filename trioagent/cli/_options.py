@@ -34,15 +34,35 @@ def token_count(text: str) -> int:
 
 def turn_count(text: str) -> int:
     """A whole number from 1."""
+    return count(text, "number of turns")
+
+
+def count(text: str, what: str = "number") -> int:
+    """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no number of turns: write 1 or more")
+        raise ArgumentTypeError(f"{text!r} is no {what}: write 1 or more")
     return int(text)
+
+
+def call_place(text: str) -> tuple[int, int]:
+    """`1.0`: the turn, from 1, and the place in it, from 0."""
+    found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})", text, re.ASCII)
+    if not found:
+        raise ArgumentTypeError(f"{text!r} is no call: write turn.position, as in 1.0")
+    return int(found[1]), int(found[2])
 
 
 def _number_and_unit(text: str) -> tuple[float, str]:
     """0 where there is none: no option takes a 0."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower(), re.ASCII)
     return (float(found[1]), found[2]) if found else (0.0, "")
+
+
+def file_name(text: str) -> str:
+    """A path that a file can have."""
+    if text in {"", ":memory:"}:
+        raise ArgumentTypeError(f"{text!r} is no file")
+    return text
 
 
 def load(option: str, place: str) -> Any:

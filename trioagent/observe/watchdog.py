@@ -18,7 +18,7 @@ ENGINE = Path(__file__).parent.parent / "_run.py"
 
 
 class Hog(NamedTuple):
-    """Something that holds the loop: no timer, no stop and no other task gets a turn."""
+    """Something that holds the loop, so that nothing else gets a turn."""
 
     tool: str  # its name; empty where it is no tool
     where: str  # file:line function
@@ -77,7 +77,7 @@ class _Watch:
             held = 0.0
             while not self._wait(turned):
                 held += self._seconds
-                if frame := sys._current_frames().get(self._loop):
+                if frame := sys._current_frames().get(self._loop):  # noqa: SLF001 - public
                     self._tell(_hog(frame, held))
             self.over.wait(self._seconds)
 

@@ -71,8 +71,8 @@ class OwnerLock:
             os.unlink(self._path)
 
 
-def holder(journal: str, owner: str) -> str | None:
-    """The process id of an owner that lives. Of a dead one the lock file is removed."""
+def holder(journal: str, owner: str, *, clear: bool = True) -> str | None:
+    """The process id of an owner that lives. `clear` removes the file of a dead one."""
     path = _lock_file(journal, owner)
     try:
         fd = os.open(path, os.O_RDWR)
@@ -82,8 +82,9 @@ def holder(journal: str, owner: str) -> str | None:
         # Shared: two that ask at once must not take each other for the owner.
         if not _try_lock(fd, shared=True):
             return os.read(fd, 20).decode() or "unknown"
-        with suppress(OSError):
-            os.unlink(path)
+        if clear:
+            with suppress(OSError):
+                os.unlink(path)
         return None
     finally:
         os.close(fd)

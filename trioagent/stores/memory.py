@@ -47,6 +47,11 @@ class MemoryStore:
         self._claims[run_id] += 1
         return self._claims[run_id]
 
+    async def carried_by(self, run_id: str) -> str:
+        """Who is at the run: only we can be."""
+        await self.load(run_id)
+        return "this process" if run_id in self._carried else ""
+
     def release(self, run_id: str, claim: int) -> None:
         """Done with it."""
         if self._claims.get(run_id) == claim:

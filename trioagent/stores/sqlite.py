@@ -122,6 +122,13 @@ class SqliteStore:
         if self._journal.drop(run_id, claim):
             self._journal.later(partial(self._journal.free, run_id, claim))
 
+    async def carried_by(self, run_id: str) -> str:
+        """Who carries a run; see `Store`. A cancel leaves at once."""
+        await self._journal.writer.flush()
+        return await trio.to_thread.run_sync(
+            self._journal.carrier, run_id, abandon_on_cancel=True
+        )
+
     async def load(self, run_id: str) -> list[KeptEvent]:
         """The events of a run, in order. A cancel leaves at once."""
         await self._journal.writer.flush()
@@ -282,11 +289,21 @@ class _Journal:
         self._carried.add((run_id, claim + 1))
         return claim + 1
 
-    def _process_of(self, run_id: str, claim: int, owner: str | None) -> str:
+    def carrier(self, run_id: str) -> str:
+        """Who carries the run, as far as this store knows. It blocks."""
+        with self.file.reading() as connection:
+            found = connection and connection.execute(CARRIED_BY, (run_id,)).fetchone()
+            if not found:
+                raise self.place.problem("unknown_run", f"there is no run {run_id!r}")
+            return self._process_of(run_id, *found, clear=False)  # only looking
+
+    def _process_of(
+        self, run_id: str, claim: int, owner: str | None, *, clear: bool = True
+    ) -> str:
         """Who carries the run; empty if nobody does."""
-        if owner == self._owner:
+        if self._lock is not None and owner == self._owner:
             return "this process" if (run_id, claim) in self._carried else ""
-        process = holder(self.place.real, owner) if owner else None
+        process = holder(self.place.real, owner, clear=clear) if owner else None
         return f"process {process}" if process else ""
 
 

@@ -98,6 +98,7 @@ async def _check_claims(store: Store) -> None:
     begin, asked = RunStarted(run_id="run_d"), ModelAsked(1)
     await store.append("run_d", begin, claim=1)
     await _refuses(store.claim("run_d"), "owned")
+    assert await store.carried_by("run_d"), "who has it can be asked"
     assert await store.claim("run_d", take_over=True) == 2, "it grows with each claim"
     await _refuses(store.append("run_d", asked, claim=1), "fenced")
     await _refuses(store.append("run_d", asked, claim=3), "fenced")
@@ -105,6 +106,7 @@ async def _check_claims(store: Store) -> None:
     store.release("run_d", 1)  # that one has nothing to release any more
     await _refuses(store.claim("run_d"), "owned")
     store.release("run_d", 2)
+    assert not await store.carried_by("run_d"), "nobody has it any more"
     assert await store.claim("run_d") == 3, "a released run is free"
     await _refuses(store.append("run_d", asked, claim=2), "fenced")
     assert await store.load("run_d") == [begin, asked], "what is fenced is not kept"
