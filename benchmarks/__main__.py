@@ -38,6 +38,7 @@ from trioagent import (
 from trioagent.testing import MemoryStore
 
 USAGE = Usage(input_tokens=1, output_tokens=1)
+LONG = Limits(turns=10_000, tool_calls=10_000)
 CALL = Reply(tool_calls=(ToolCall("noop"),), finish_reason="tool_calls", usage=USAGE)
 
 
@@ -120,10 +121,10 @@ def medians(rounds: int, *sides: Callable[[], Awaitable[Any]]) -> Iterator[float
 
 def turn_against_floor() -> dict[str, float]:
     """A no-op turn, all events recorded in memory, against bare trio."""
-    turns, big = 300, Limits(turns=10_000)
+    turns = 300
 
     async def ours() -> None:
-        agent = Agent(Noops(turns), tools=[noop], limits=big, store=MemoryStore())
+        agent = Agent(Noops(turns), tools=[noop], limits=LONG, store=MemoryStore())
         outcome = await agent.run("go")
         assert outcome.turns == turns + 1
 
@@ -143,7 +144,7 @@ def late_turn_against_early() -> dict[str, float]:
     early, late = [], []
     for _ in range(5):
         model = Noops(1_000)
-        agent = Agent(model, tools=[noop], limits=Limits(turns=2_000))
+        agent = Agent(model, tools=[noop], limits=LONG)
         trio.run(agent.run, "go")
         steps = [b - a for a, b in zip(model.asked, model.asked[1:], strict=False)]
         early.append(statistics.median(steps[10:60]))

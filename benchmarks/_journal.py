@@ -190,7 +190,7 @@ def commits_of_a_turn() -> dict[str, float]:
             before = wal(path)
             began = time.perf_counter()
             model = ScriptedModel([call("pay")] * 100 + ["done"])
-            limits = Limits(turns=200)
+            limits = Limits(turns=200, tool_calls=200)
             await Agent(model, tools=[pay], store=store, limits=limits).run("go")
             spent = time.perf_counter() - began
             after = wal(path)

@@ -17,10 +17,15 @@ from trioagent import (
     ApprovalGiven,
     Denied,
     EffectStatus,
+    ImpossibleEvent,
     KeptEvent,
     Limits,
+    ModelAsked,
+    ModelReplied,
     ModelRequest,
+    Reply,
     RunEnded,
+    RunStarted,
     Status,
     ToolCall,
     ToolNotRun,
@@ -29,6 +34,7 @@ from trioagent import (
     max_duration,
     tool,
 )
+from trioagent._state import RunState
 from trioagent._turn import check_history
 from trioagent.testing import MemoryStore, ScriptedModel, call, sweep_cancels
 from trioagent.testing._sweep import CancelPoint
@@ -312,3 +318,17 @@ def test_stopped_at_any_step_an_approval_begins_nothing(stop: Any) -> None:
         assert isinstance(point.events[-1], RunEnded)
 
     assert sweep_cancels(fresh, stop=stop, check=check) > 30
+
+
+def test_an_approval_that_nobody_asked_for_is_impossible() -> None:
+    pay = ToolCall("pay", turn=1)
+    state = RunState.replay(
+        [RunStarted(run_id="r"), ModelAsked(1), ModelReplied(Reply(tool_calls=(pay,)))]
+    )
+    given = ApprovalGiven(call=pay, granted=True, by="person")
+    with pytest.raises(ImpossibleEvent, match="waits for nobody"):
+        state.apply(given)
+    state.apply(ApprovalAsked(pay))
+    state.apply(given)
+    with pytest.raises(ImpossibleEvent, match="needs no approval"):
+        state.apply(ApprovalAsked(pay))

@@ -25,9 +25,11 @@ from trioagent import (
     RunEnded,
     RunStarted,
     Status,
+    StoreError,
     TextDelta,
     ToolContext,
     ToolResult,
+    ToolStarted,
     Usage,
     UsageReported,
     max_cost,
@@ -520,3 +522,88 @@ def test_kept_events_of_children_come_back_as_they_were() -> None:
     event = ChildSpent(call=ask(), run_id="r", usage=Usage(output_tokens=1), turns=1)
     data = msgspec.json.encode(event)
     assert msgspec.json.decode(data, type=KeptEvent) == event
+
+
+async def begun_and_lost(world: World, store: MemoryStore, kinds: int) -> str:
+    """A family whose processes died when the child had kept so many events."""
+    outcome = await family(world, store).run("go")
+    child_run = f"{outcome.run_id}-1.0"
+    dead = MemoryStore()
+    for event in await store.load(child_run):
+        if kinds > 0:
+            await dead.append(child_run, event, claim=1)
+        kinds -= 1
+    for event in await store.load(outcome.run_id):
+        await dead.append(outcome.run_id, event, claim=1)
+        if isinstance(event, ToolStarted):
+            break
+    store.__dict__.update(dead.__dict__)
+    for run_id in await store.runs():
+        store.release(run_id, 1)
+    return outcome.run_id
+
+
+@pytest.mark.parametrize(("kinds", "asked"), [(0, 3), (1, 3), (3, 2), (99, 0)])
+async def test_a_resumed_root_goes_on_with_its_child(kinds: int, asked: int) -> None:
+    world, store = World(), MemoryStore()
+    run_id = await begun_and_lost(world, store, kinds)
+    world.done.clear()
+    root = family(world, store)
+    outcome = await root.resume(run_id)
+    assert outcome.status is Status.COMPLETED
+    (child,) = (t for t in root.tools if t.sub_agent)  # type: ignore[union-attr]
+    model: Any = child.fn.args[0].model  # type: ignore[union-attr]
+    assert len(model.requests) == asked
+    told = [m.content for m in outcome.history if isinstance(m, ToolResult)]
+    assert told == ["acted", "seen"]
+
+
+async def test_a_child_whose_journal_cannot_be_read_is_left_uncertain() -> None:
+    class Broken(MemoryStore):
+        async def load(self, run_id: str) -> list[KeptEvent]:
+            if run_id.endswith("-1.0"):
+                raise StoreError("half a file", code="corrupt")
+            return await super().load(run_id)
+
+    world = World()
+    outcome = await family(world, Broken()).run("go")
+    assert outcome.stop_reason == "effect_uncertain"
+    assert world.done == []
+
+
+async def test_a_child_that_acted_and_was_stopped_by_a_limit_says_what_it_did() -> None:
+    world = World()
+    child = agent(
+        *by_turn(call("book"), call("book")),
+        name="child",
+        tools=world.tools,
+        limits=Limits(turns=1),
+    )
+    root = agent(*by_turn(ask(), "I see"), tools=[child.as_tool()])
+    outcome = await root.run("go")
+    (report,) = outcome.tools
+    assert report.effect_status == "confirmed"
+    (result,) = (m for m in outcome.history if isinstance(m, ToolResult))
+    assert result.content == "child ended as max_turns: max_turns."
+
+
+async def test_without_a_journal_a_stopped_child_stays_uncertain(
+    autojump_clock: MockClock,
+) -> None:
+    hang = Hang()
+    child = agent(*by_turn([hang]), name="child", tools=World().tools)
+    root = agent(*by_turn(ask()), tools=[child.as_tool()])
+    async with root.open("go") as run:
+        await hang.reached.wait()
+        run.cancel("enough")
+    (report,) = run.outcome.tools
+    assert report.effect_status == "not_started", "it had not acted yet"
+
+
+async def test_a_sequential_tool_alone_in_its_turn_runs() -> None:
+    @tool(effect="read", sequential=True)
+    async def step() -> str:
+        return "done"
+
+    outcome = await agent(call("step"), "ok", tools=[step]).run("go")
+    assert outcome.status is Status.COMPLETED

@@ -77,6 +77,8 @@ class Budget:
 
     def release(self) -> None:
         """The request is over, or was never made."""
+        if self.cap is None and not self.running:
+            return
         for level in self._levels():
             level.budget.running.pop(self._run.id, None)
             level.budget.reserved.pop(self._run.id, None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,12 +49,7 @@ def in_batches(run: Run, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCal
     Which calls are too many is decided here, in the order of the calls, before any of
     them begins.
     """
-    begun = run.state.begun.copy()
-    for call in calls:
-        if not (refused := _too_many(run, call, begun)):
-            begun[call.place] = call.name
-        elif call.place not in begun:
-            run.refused[call.place] = refused
+    _reserve(run, calls)
     together: list[ToolCall] = []
     for call in calls:
         tool = tool_of(run, call)
@@ -69,14 +65,22 @@ def in_batches(run: Run, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCal
         yield together
 
 
-def _too_many(run: Run, call: ToolCall, begun: Mapping[Any, str]) -> str:
-    tool, most = tool_of(run, call), run.limits.tool_calls
-    if len(begun) >= most:
-        return f"the run may make {most} calls, and they are used up."
-    made = list(begun.values()).count(call.name)
-    if tool and tool.most_calls is not None and made >= tool.most_calls:
-        return f"{call.name} may be called {tool.most_calls} times in a run."
-    return ""
+def _reserve(run: Run, calls: Sequence[ToolCall]) -> None:
+    begun, most = run.state.begun.copy(), run.limits.tool_calls
+    left = most - begun.total()
+    for call in calls:
+        if call.position in run.state.turns[call.turn - 1].starts:
+            continue  # it began before, and was counted then
+        tool = tool_of(run, call)
+        if left <= 0:
+            refused = f"the run may make {most} calls, and they are used up."
+        elif tool and begun[call.name] >= (tool.most_calls or math.inf):
+            refused = f"{call.name} may be called {tool.most_calls} times in a run."
+        else:
+            left -= 1
+            begun[call.name] += 1
+            continue
+        run.refused[call.place] = refused
 
 
 def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
@@ -135,9 +139,15 @@ def _start(run: Run, call: ToolCall, tool: Tool) -> ToolStarted:
         tool.effect,
         tool="" if tool.name == call.name else tool.name,
         attempt=run.state.attempts.get(call.place, 0) + 1,
-        key=str(uuid.uuid5(KEYS, f"{run.id}/{call.turn}/{call.position}")),
+        key=_key(run, call, tool),
         recovery=tool.recovery,
     )
+
+
+def _key(run: Run, call: ToolCall, tool: Tool) -> str:
+    if tool.effect is Effect.READ and not tool.context:  # nobody would see it
+        return ""
+    return str(uuid.uuid5(KEYS, f"{run.id}/{call.turn}/{call.position}"))
 
 
 def not_run(call: ToolCall, code: str, problem: str) -> ToolNotRun:

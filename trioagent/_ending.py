@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 import msgspec
@@ -144,27 +144,27 @@ class Ending:
         """Whether there is a reason to end, or a cancel has come."""
         return self.cause is not None or self.graces.cancelled_at is not None
 
-    @contextmanager
-    def child(self, name: str) -> Iterator[None]:
+    def child(self, name: str) -> Working:
         """The current task is working for the run; if it is stopped, report how."""
-        task = trio.lowlevel.current_task()
+        return Working(self, name)
+
+    def begin(self, task: trio.lowlevel.Task, name: str) -> str | None:
+        """A task works for the run; what it was doing until now."""
         outer = self._children.get(task)
         self._children[task] = name
-        ended = "failed"
-        try:
-            yield
-            ended = "finished"
-        except trio.Cancelled:
-            ended = "cancelled"
-            raise
-        finally:
-            del self._children[task]
-            if outer:
-                self._children[task] = outer
-            if is_cancelled():
-                self.graces.note_cancel()
-            if self.graces.cancelled_at is not None:
-                self.report(name, ended)
+        return outer
+
+    def end(
+        self, task: trio.lowlevel.Task, name: str, outer: str | None, ended: str
+    ) -> None:
+        """It does not any more; where the run is being stopped, that is reported."""
+        del self._children[task]
+        if outer:
+            self._children[task] = outer
+        if is_cancelled():
+            self.graces.note_cancel()
+        if self.graces.cancelled_at is not None:
+            self.report(name, ended)
 
     def report(self, name: str, ended: str, where: str = "") -> None:
         """Put a line into the cleanup report."""
@@ -198,6 +198,30 @@ class Ending:
             said = "%s holds its run open, %.0f s after the stop, at %s"
             logger.warning(said, late.name, seconds, late.where)
         return found
+
+
+class Working:
+    """What `Ending.child` gives, for a `with` block."""
+
+    __slots__ = ("_ending", "_name", "_outer", "_task")
+
+    def __init__(self, ending: Ending, name: str) -> None:
+        self._ending = ending
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        self._outer = self._ending.begin(self._task, self._name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        failed = "cancelled" if isinstance(error, trio.Cancelled) else "failed"
+        ended = "finished" if error is None else failed
+        self._ending.end(self._task, self._name, self._outer, ended)
 
 
 def _where(task: trio.lowlevel.Task) -> str:

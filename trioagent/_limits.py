@@ -44,7 +44,7 @@ class Limits:
     write_grace_seconds: float = 2  # for a write to be confirmed after a stop
     grace_seconds: float = 5  # for cleanup and for keeping the end
     parallel_tools: int = 16
-    tool_calls: int = 200  # that may begin in one run
+    tool_calls: int = 1_000  # that may begin in one run
     bad_calls: int = 3  # unknown tools or unusable arguments, in a row
     bad_answers: int = 2  # structured answers that cannot be read, in a row
     pauses: int = 4  # of the model, in a row
@@ -263,7 +263,7 @@ def _out_of_bounds(state: RunState, limits: Limits) -> RunEnded | None:
         (state.bad_answers > limits.bad_answers, Status.FAILED, "bad_answers"),
         (state.pauses > limits.pauses, Status.STOPPED, "pauses"),
         (
-            state.too_many and len(state.begun) >= limits.tool_calls,
+            state.too_many and state.begun.total() >= limits.tool_calls,
             Status.STOPPED,
             "tool_calls",
         ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
+from types import TracebackType
 
 import trio
 
@@ -64,21 +65,51 @@ class GracePeriods:
                 cancelled.cancel(reason="the body has ended")
             nursery.cancel_scope.cancel(reason="the body has ended")
 
-    @contextmanager
-    def shield(self, seconds: float) -> Iterator[trio.CancelScope]:
+    def shield(self, seconds: float) -> Shield:
         """Keep an enclosing cancel out, for `seconds` after it came at most.
 
         Where the cancel has come already, and outside `watch`, the clock starts now. It
         does not look whether a body should begin at all: ask `is_cancelled` first.
         """
-        with trio.CancelScope(shield=True) as scope:
-            if self.cancelled_at is not None or not self._watching:
-                scope.deadline = trio.current_time() + seconds
-            self._open[scope] = seconds
-            try:
-                yield scope
-            finally:
-                del self._open[scope]
+        return Shield(self, seconds)
+
+    def open(self, scope: trio.CancelScope, seconds: float) -> None:
+        """A shield is held up: its clock starts with the cancel, or now if it came."""
+        if self.cancelled_at is not None or not self._watching:
+            scope.deadline = trio.current_time() + seconds
+        self._open[scope] = seconds
+
+    def close(self, scope: trio.CancelScope) -> None:
+        """A shield is down."""
+        del self._open[scope]
+
+
+class Shield:
+    """What `GracePeriods.shield` gives: a scope, for a `with` block.
+
+    A class and no generator, as are its neighbours: each turn passes a dozen of them.
+    """
+
+    __slots__ = ("_graces", "_scope", "_seconds")
+
+    def __init__(self, graces: GracePeriods, seconds: float) -> None:
+        self._graces = graces
+        self._seconds = seconds
+        self._scope = trio.CancelScope(shield=True)
+
+    def __enter__(self) -> trio.CancelScope:
+        self._scope.__enter__()
+        self._graces.open(self._scope, self._seconds)
+        return self._scope
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._graces.close(self._scope)
+        return self._scope.__exit__(kind, error, traceback)
 
 
 def is_cancelled() -> bool:
@@ -96,32 +127,56 @@ async def end_if_cancelled() -> None:
         await trio.lowlevel.checkpoint()
 
 
-@asynccontextmanager
-async def open_flat_nursery() -> AsyncGenerator[trio.Nursery]:
+class FlatNursery:
+    """What `open_flat_nursery` gives, for an `async with` block."""
+
+    __slots__ = ("_manager",)
+
+    async def __aenter__(self) -> trio.Nursery:
+        self._manager = trio.open_nursery()
+        return await self._manager.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        with flat_errors():
+            return await self._manager.__aexit__(kind, error, traceback)
+
+
+def open_flat_nursery() -> FlatNursery:
     """Like `trio.open_nursery`, but its errors leave it as `flat_errors` says."""
-    with flat_errors():
-        async with trio.open_nursery() as nursery:
-            yield nursery
+    return FlatNursery()
 
 
-@contextmanager
-def flat_errors() -> Iterator[None]:
+class flat_errors:  # noqa: N801 - it is called like a function
     """Let one error out of a group, as itself.
 
     Of several, Ctrl-C goes first, then the first one; the others stand in its notes. A
     cancel that came along is delivered again by the next checkpoint.
     """
-    first: BaseException | None = None
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        _, rest = group.split(trio.Cancelled)
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, BaseExceptionGroup):
+            return
+        _, rest = error.split(trio.Cancelled)
         if rest is None:
-            raise
+            return
         first, *others = sorted(_leaves(rest), key=lambda e: isinstance(e, Exception))
         for other in others:
             first.add_note(f"At the same time: {other!r}")
-    if first is not None:
         first.__suppress_context__ = True  # the group would only be noise
         raise first
 

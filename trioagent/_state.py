@@ -6,6 +6,7 @@ run knows and what a stored run knows cannot differ.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
@@ -80,7 +81,7 @@ class RunState:
         self._open: dict[tuple[int, int], ToolStarted] = {}
         self.agent = ""  # who was asked last
         self.next_agent = ""  # who takes over with the next turn
-        self.begun: dict[tuple[int, int], str] = {}  # the names of all calls that began
+        self.begun: Counter[str] = Counter()  # calls that began, by their names
         self.waiting: dict[tuple[int, int], ToolCall] = {}  # for somebody's approval
         self.approvals: dict[tuple[int, int], ApprovalGiven] = {}
         self._compensating: set[tuple[int, int]] = set()  # begun once, never again
@@ -288,12 +289,12 @@ class RunState:
             raise ImpossibleEvent(f"{call.name} at {call.place} began twice")
         if turn.effect_status(call) is EffectStatus.UNCERTAIN:
             turn.doubts.add(call.position)
+        self.begun[call.name] += call.position not in turn.starts
         turn.starts[call.position] = event
         turn.ends.pop(call.position, None)
         self.judged.pop(call.place, None)
         self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
         self._open[call.place] = event
-        self.begun[call.place] = call.name
         self.bad_calls = 0
 
     def _tool_over(self, event: ToolEnded | ToolLost | ToolNotRun) -> None:

@@ -97,7 +97,8 @@ async def _open(
     state = RunState.replay(kept)
     if state.ended and state.ended.status is Status.COMPLETED:
         return Outcome.of(state)
-    return await own.reopen(run_id, works_on=works_on)
+    # Whoever has the parent has its children too, whatever became of the one before.
+    return await own.reopen(run_id, take_over=True, works_on=works_on)
 
 
 def _result(agent: Agent, outcome: Outcome) -> Any:

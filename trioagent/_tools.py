@@ -146,7 +146,10 @@ class Tool:
     fn: Callable[..., Awaitable[Any]]
     _: KW_ONLY
     description: str = ""
-    arguments: type[msgspec.Struct]
+    arguments: type[msgspec.Struct] = msgspec.Struct
+    # Of somebody else's tool, in place of `arguments`: `fn` takes them as they came, as
+    # one dict named `arguments`, and whoever has the tool looks whether they fit.
+    schema: dict[str, Any] | None = field(default=None, hash=False)
     effect: Effect = Effect.ONCE
     seconds: float | None = None  # of one call; None: Limits.tool_seconds
     grace_seconds: float | None = None  # None: 0 for a read, else Limits
@@ -197,11 +200,8 @@ class Tool:
     @cached_property
     def spec(self) -> ToolSpec:
         """What a model is told of it."""
-        return ToolSpec(
-            name=self.name,
-            description=self.description,
-            parameters=schema_of(self.arguments),
-        )
+        schema = schema_of(self.arguments) if self.schema is None else self.schema
+        return ToolSpec(name=self.name, description=self.description, parameters=schema)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         return self.fn(*args, **kwargs)
@@ -211,8 +211,9 @@ class Tool:
 
         Raises ValueError, in words for the model, if they are not JSON or do not fit.
         """
+        kind: Any = self.arguments if self.schema is None else dict[str, Any]
         try:
-            read = msgspec.json.decode(call.arguments, type=self.arguments)
+            read = msgspec.json.decode(call.arguments, type=kind)
         except msgspec.ValidationError as error:
             raise ValueError(
                 f"bad arguments for {self.name}: {error}. {self._usage()}"
@@ -225,12 +226,19 @@ class Tool:
             raise ValueError(
                 f"bad arguments for {self.name}: {type(error).__name__}."
             ) from error
+        if self.schema is not None:
+            return {"arguments": read}
         return {name: getattr(read, name) for name in self.arguments.__struct_fields__}
 
     def _usage(self) -> str:
+        if self.schema is None:
+            fields = msgspec.structs.fields(self.arguments)
+            known = {f.encode_name: f.required for f in fields}
+        else:
+            required = self.schema.get("required", ())
+            known = {n: n in required for n in self.schema.get("properties", ())}
         takes = ", ".join(
-            f"{f.encode_name}{'' if f.required else ' (optional)'}"
-            for f in msgspec.structs.fields(self.arguments)
+            name if needed else f"{name} (optional)" for name, needed in known.items()
         )
         return f"It takes {takes or 'no arguments'}."
 
