@@ -6,8 +6,9 @@ NAME := $(notdir $(PYTHON))
 DEMO := .venv-demo-$(NAME)
 DEV := .venv-dev-$(NAME)
 CORE := trioagent/_*.py
-CORE_TESTS := $(patsubst %,tests/test_%.py,architecture attempts cancel_sweep limits \
-	mended run scopes state stops_on_the_wire testing tools)
+CORE_TESTS := $(patsubst %,tests/test_%.py,approvals architecture attempts \
+	cancel_sweep effects guards limits mended run scopes state stops_on_the_wire subagents \
+	testing threads tools toolsets)
 
 # All of flake8-async but for other libraries (2xx on asyncio, 4xx), blanket bans on
 # async generators (900; ruff's ASYNC119 finds the wrong ones) and 910 to 912: between an
@@ -33,7 +34,9 @@ check: $(DEV)/ready
 # The core is covered whole by its own tests. The others wait for sockets and processes
 # most of the time, so two run side by side; those with a real model go alone.
 tests: $(DEV)/ready
-	$(DEV)/bin/coverage run -m pytest $(CORE_TESTS)
+	$(DEV)/bin/coverage erase
+	$(DEV)/bin/coverage run -m pytest -n 2 --dist worksteal $(CORE_TESTS)
+	$(DEV)/bin/coverage combine --quiet
 	$(DEV)/bin/coverage report --include "$(CORE)" --fail-under 100
 	$(DEV)/bin/pytest -n 2 --dist worksteal -m "not machine" \
 		$(addprefix --ignore ,$(CORE_TESTS))

@@ -607,3 +607,20 @@ async def test_a_sequential_tool_alone_in_its_turn_runs() -> None:
 
     outcome = await agent(call("step"), "ok", tools=[step]).run("go")
     assert outcome.status is Status.COMPLETED
+
+
+async def test_a_child_that_could_not_begin_has_done_nothing() -> None:
+    child = agent(name="child", tools=World().tools, stop_when=[max_cost(1)])
+    root = agent(ask(), "I see", tools=[child.as_tool()])
+    outcome = await root.run("go")
+    assert outcome.output == "I see"
+    assert [t.effect_status for t in outcome.tools] == ["not_started"]
+
+
+async def test_of_two_agents_of_one_name_the_first_one_takes_over() -> None:
+    other = agent(name="expert")
+    expert = agent("the first", name="expert", handoff_to=[agent(name="clerk")])
+    middle = agent(name="middle", handoff_to=[other])
+    clerk = agent(call("handoff_to_expert"), name="clerk", handoff_to=[middle, expert])
+    outcome = await clerk.run("go")
+    assert outcome.output == "the first"

@@ -18,6 +18,7 @@ from trioagent import (
     EffectStatus,
     Limits,
     Reply,
+    Tool,
     ToolCall,
     ToolContext,
     ToolEnded,
@@ -185,6 +186,45 @@ async def test_bad_calls_are_bounded_in_a_row() -> None:
 async def test_a_tool_without_arguments_says_so() -> None:
     a = agent(call("_fine", x=1), "sorry", tools=[tool(_fine)])
     assert "It takes no arguments." in (await results(a))[0]
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"x": {"$ref": "#/$defs/any"}, "y": {}},
+    "required": ["x"],
+}
+
+
+async def _foreign(arguments: dict[str, Any]) -> str:
+    await trio.lowlevel.checkpoint()
+    return f"got {arguments}"
+
+
+foreign = Tool("foreign", _foreign, schema=SCHEMA)
+
+
+async def test_a_foreign_schema_is_shown_as_it_is_and_takes_one_dict() -> None:
+    assert foreign.spec.parameters is SCHEMA
+    asked = ToolCall("foreign", '{"x": [1], "z": null}', id="1")
+    assert await results(agent(asked, "ok", tools=[foreign])) == [
+        "got {'x': [1], 'z': None}"
+    ]
+    assert hash(foreign) == hash(foreign)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ('{"x": ', "the arguments for foreign are not whole JSON"),
+        ("[1]", "bad arguments for foreign: Expected `object`, got `array`"),
+    ],
+)
+async def test_arguments_for_a_foreign_schema_are_an_object(
+    arguments: str, problem: str
+) -> None:
+    asked = ToolCall("foreign", arguments, id="1")
+    (told,) = await results(agent(asked, "ok", tools=[foreign]))
+    assert told == f"Not started: {problem}. It takes x, y (optional)."
 
 
 # Results
@@ -418,3 +458,14 @@ async def test_a_plain_function_that_outlasts_its_limit_is_waited_for() -> None:
     assert ended == [1]
     report = outcome.tools[0]
     assert (report.effect_status, report.late) == (EffectStatus.CONFIRMED, True)
+
+
+def double(n: int) -> int:
+    """Twice as much."""
+    return 2 * n
+
+
+def test_a_tool_in_a_process_brings_what_it_needs() -> None:
+    isolated = tool(effect="read", isolate="process")(double)
+    assert isolated.needs is not None
+    assert isolated.description == "Twice as much."

@@ -315,12 +315,12 @@ class Agent:
 
     def _handoffs(self) -> dict[str, Callable[[Plan], Plan]]:
         """All the agents a conversation may come to, this one too, by name."""
-        found: dict[str, Agent] = {}
-        left: list[Agent] = [self]
-        while left:
-            agent = left.pop()
-            if found.setdefault(agent.name, agent) is agent:
-                left += (a for a in agent.handoff_to if a.name not in found)
+        found: dict[str, Agent] = {self.name: self}
+        queue: list[Agent] = [self]
+        for agent in queue:  # which grows on the way
+            new = {a.name: a for a in agent.handoff_to if a.name not in found}
+            found |= new
+            queue += new.values()
         return {name: agent.take_over for name, agent in found.items()}
 
     def take_over(self, plan: Plan) -> Plan:

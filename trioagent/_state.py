@@ -340,17 +340,14 @@ class RunState:
     def _effect_judged(self, event: EffectJudged) -> None:
         turn, call, text = self._uncertain_turn(event.call), event.call, event.content
         end: ToolEnded | ToolNotRun | None = None
-        match event.verdict:
-            case Verdict.HAPPENED:
-                status = EffectStatus.CONFIRMED
-                end = ToolEnded(call=call, content=text, effect_status=status)
-            case Verdict.DID_NOT_HAPPEN:
-                end = ToolNotRun(call=call, problem=DID_NOT_HAPPEN, code=event.verdict)
-            case Verdict.UNDONE:
-                end = ToolEnded(call=call, content=UNDONE, failed=True, code="undone")
-                self.undone.append(call)
-            case Verdict.UNKNOWN | Verdict.TOLD:
-                pass
+        if event.verdict is Verdict.HAPPENED:
+            status = EffectStatus.CONFIRMED
+            end = ToolEnded(call=call, content=text, effect_status=status)
+        elif event.verdict is Verdict.DID_NOT_HAPPEN:
+            end = ToolNotRun(call=call, problem=DID_NOT_HAPPEN, code=event.verdict)
+        elif event.verdict is Verdict.UNDONE:
+            end = ToolEnded(call=call, content=UNDONE, failed=True, code="undone")
+            self.undone.append(call)
         self.judged[call.place] = event
         if end:
             turn.doubts.discard(call.position)

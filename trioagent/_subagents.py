@@ -125,8 +125,8 @@ async def _look_up(agent: Agent, call: ToolCall, _: str) -> Finding:
         state = child.state
     else:
         store = agent.store or parent.plan.store
-        if store is None:
-            return Unknown("there is no journal")
+        if store is None:  # then no run was begun
+            return DidNotHappen()
         try:
             state = RunState.replay(await store.load(child_id(parent.id, call)))
         except StoreError as error:
