@@ -34,7 +34,7 @@ The files, from the bottom up; imports go up this list only:
       isolate     tools in killable processes: python workers, shell; the warden
       mcp         MCP servers as tools, through the official package
       prices      genai_price, by the tables of genai-prices
-      observe     console and story (rich), log (JSON lines), watchdog
+      observe     console, story and tree (rich), log (JSON lines), watchdog
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
     faces     know everything
       cli         trioagent run, runs and demo

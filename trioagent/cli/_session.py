@@ -31,13 +31,8 @@ from trioagent import (
     TextDelta,
     max_tokens_used,
 )
-from trioagent.observe.console import (
-    LiveView,
-    RunTree,
-    open_console,
-    print_steps,
-    report,
-)
+from trioagent.observe.console import LiveView, open_console, print_steps, report
+from trioagent.observe.tree import RunTree
 
 from ._advice import next_steps
 from ._agents import named

@@ -10,13 +10,9 @@ import trio
 
 from trioagent import Agent, Limits, Outcome, Run, Status, TextDelta, ToolStarted, tool
 from trioagent.models.local import LocalModel
-from trioagent.observe.console import (
-    RunTree,
-    cleanup_table,
-    open_console,
-    printable,
-    tool_table,
-)
+from trioagent.observe._text import printable
+from trioagent.observe.console import cleanup_table, open_console, tool_table
+from trioagent.observe.tree import RunTree
 from trioagent.testing import ScriptedModel, call
 
 from ._options import UsageError

@@ -25,7 +25,8 @@ from trioagent import (
     ToolCall,
     Verdict,
 )
-from trioagent.observe.console import event_row, one_line, open_console, print_steps
+from trioagent.observe._text import one_line
+from trioagent.observe.console import event_row, open_console, print_steps
 from trioagent.observe.story import (
     EffectRow,
     RunRow,

@@ -37,16 +37,10 @@ from trioagent._events import (
 from trioagent._outcome import ResumeDecision
 from trioagent._state import RunState
 
-from .console import (
-    MARKS,
-    Row,
-    cleanup_table,
-    local_time,
-    one_line,
-    short_number,
-    tokens,
-)
+from ._text import local_time, one_line, short_number, tokens
+from .console import Row, cleanup_table
 from .log import kind
+from .tree import MARKS
 
 SAID = {
     Verdict.HAPPENED: "it happened",
