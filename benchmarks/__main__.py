@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import trio
 
-from benchmarks import _floor, _journal, _wire
+from benchmarks import _floor, _isolate, _journal, _wire
 from trioagent import (
     Agent,
     Limits,
@@ -269,6 +269,7 @@ BENCHMARKS = [
     _journal.event_10_against_10000,
     _journal.commits_of_a_turn,
     _journal.resume_a_long_run,
+    _isolate.isolated_against_floor,
 ]
 
 
