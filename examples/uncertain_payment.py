@@ -35,7 +35,7 @@ LEDGER: list[str] = []  # the bank's: a line for each charge
 class Bank(BaseHTTPRequestHandler):
     """Charges once for a key. Its first answer for each is never sent."""
 
-    def do_POST(self) -> None:  # noqa: N802 - the name is http.server's
+    def do_POST(self) -> None:
         key = parse_qs(urlsplit(self.path).query)["key"][0]
         known = key in LEDGER
         if not known:
@@ -44,7 +44,7 @@ class Bank(BaseHTTPRequestHandler):
         else:
             self.answer("charged")
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self.answer(f"{LEDGER.count(self.path.removeprefix('/charges/'))}")
 
     def answer(self, text: str) -> None:

@@ -86,11 +86,19 @@ async def test_where_there_are_no_tools_a_run_fails_before_its_first_request() -
     assert held.inside == 0
 
 
+async def test_a_tool_whose_name_is_taken_is_named_after_its_toolset() -> None:
+    a = agent([call("look"), call("held__look")], "ok", tools=[look, Held(look)])
+    outcome = await a.run("go")
+    assert [t.ended for t in outcome.tools] == ["done", "done"]
+    model: Any = a.model
+    assert [t.name for t in model.requests[0].tools] == ["look", "held__look"]
+
+
 async def test_two_tools_of_one_name_fail_the_run() -> None:
-    outcome = await agent("never", tools=[look, Held(look)]).run("go")
+    outcome = await agent("never", tools=[look, Held(look), Held(look)]).run("go")
     assert outcome.stop_reason == "no_tools"
     assert outcome.stop is not None
-    assert "two tools are named 'look'" in outcome.stop.detail
+    assert "two tools are named 'held__look'" in outcome.stop.detail
 
 
 async def test_what_a_tool_needs_is_held_once_for_all_that_need_it() -> None:

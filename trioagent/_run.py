@@ -15,6 +15,7 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -259,6 +260,8 @@ class Run:
         self.tools = dict(self.plan.tools)
         for toolset in self.plan.toolsets:
             for tool in await self._enter(toolset, f"tools {toolset.name}"):
+                if tool.name in self.tools:  # so this one is named after where it is
+                    tool = replace(tool, name=f"{toolset.name}__{tool.name}")
                 if tool.name in self.tools:
                     raise ToolError(f"two tools are named {tool.name!r}")
                 self.tools[tool.name] = tool
