@@ -143,7 +143,8 @@ class FlatNursery:
         traceback: TracebackType | None,
     ) -> bool | None:
         with flat_errors():
-            return await self._manager.__aexit__(kind, error, traceback)
+            # A nursery waits for its tasks here, and lets a cancel reach them.
+            return await self._manager.__aexit__(kind, error, traceback)  # noqa: ASYNC102
 
 
 def open_flat_nursery() -> FlatNursery:
