@@ -7,7 +7,7 @@ DEMO := .venv-demo-$(NAME)
 DEV := .venv-dev-$(NAME)
 CORE := trioagent/_*.py
 CORE_TESTS := $(patsubst %,tests/test_%.py,approvals architecture attempts \
-	cancel_sweep effects guards limits mended run scopes state stops_on_the_wire subagents \
+	cancel_sweep effects guards limits mended reviewed run scopes state stops_on_the_wire subagents \
 	testing threads tools toolsets)
 
 # All of flake8-async but for other libraries (2xx on asyncio, 4xx), blanket bans on

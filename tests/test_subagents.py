@@ -343,7 +343,7 @@ async def test_an_uncertain_effect_of_a_child_is_one_of_the_root() -> None:
     assert outcome.stop_reason == "effect_uncertain"
     (report,) = outcome.uncertain
     assert report.name == "child"
-    assert f"uncertain in run {outcome.run_id}-1.0: send" in report.problem
+    assert f"Uncertain in run {outcome.run_id}-1.0: send" in report.problem
 
 
 @pytest.mark.parametrize("stop", ["user", "deadline", "host"])

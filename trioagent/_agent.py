@@ -14,23 +14,26 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from inspect import iscoroutinefunction as _is_async
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeGuard, Unpack
+from typing import Any, Self, TypedDict, TypeGuard, TypeVar, Unpack
 
 import trio
 
+from ._budget import WorksOn
 from ._errors import ImpossibleEvent, StoreError
 from ._events import KeptEvent, Message, Status, Usage, UserMessage
 from ._limits import READY_MADE, Limits, Price, StopCondition, needs_price
 from ._outcome import Outcome
 from ._plan import Plan
 from ._ports import Approve, Breaker, Guard, Model, Observer, OnUncertain, Retry, Store
-from ._run import Run, WorksOn
+from ._run import Run
 from ._schema import AnswerType
 from ._scopes import open_flat_nursery
 from ._state import RunState
-from ._subagents import agent_tool, handoff_tool
+from ._subagents import agent_tool, handoff_tool, team_of
 from ._tools import Tool, Toolset, check_approve, tool
 from ._turn import check_history
+
+T = TypeVar("T")
 
 
 class RunOptions(TypedDict, total=False):
@@ -63,7 +66,8 @@ class Agent:
     model: str | Model  # "provider:model", or a model
     _: KW_ONLY
     name: str = "agent"
-    instructions: str | Callable[[], str] = ""  # a callable is asked for each run
+    # A callable is asked for each run.
+    instructions: str | Callable[[], str] = field(default="", repr=False)
     tools: Sequence[Tool | Toolset | Callable[..., Any]] = ()
     limits: Limits = field(default_factory=Limits)
     stop_when: Sequence[StopCondition] = ()
@@ -225,7 +229,11 @@ class Agent:
         """A run that has not begun. Raises where an argument cannot be used."""
         before = tuple(history)
         if not isinstance(prompt, str):
-            raise TypeError(f"a prompt is text, not {prompt!r}")
+            raise TypeError(f"a prompt is text, not {type(prompt).__name__}")
+        if run_id is not None:
+            _check_run_id(run_id)
+        own = _conditions(stop_when)
+        self._check_prices((*self.stop_when, *own))
         prompt.encode()  # a lone surrogate is UnicodeEncodeError, before any effect
         check_history(before)
         text = self.instructions
@@ -233,7 +241,7 @@ class Agent:
             text if isinstance(text, str) else text(),
             (*before, UserMessage(prompt)),
             Limits.over(limits, self.limits) if limits else self.limits,
-            _conditions(stop_when),
+            own,
         )
         return Run(plan, run_id, works_on=works_on)
 
@@ -248,6 +256,7 @@ class Agent:
         """A run that goes on; it is claimed. Raises where it cannot."""
         if self.store is None:
             raise ValueError("there is nothing to resume from: give Agent(store=…)")
+        _check_run_id(run_id)
         more = _conditions(stop_when)
         claim = await self.store.claim(run_id, take_over=take_over)
         with ExitStack() as failed:
@@ -265,6 +274,12 @@ class Agent:
                     f"the run {run_id} is of the agent {whose!r}, not of {self.name!r}"
                 )
             own = [READY_MADE[code](bound) for code, bound in started.stop_when]
+            if state.agent not in team_of(self):
+                raise ValueError(
+                    f"the run {run_id} was handed over to {state.agent!r}, whom this"
+                    " agent does not know: see handoff_to"
+                )
+            self._check_prices((*self.stop_when, *own, *more))
             names = {f.name for f in fields(Limits)} & started.limits.keys()
             given: dict[str, Any] = {name: started.limits[name] for name in names}
             kept = Limits(**given)
@@ -286,8 +301,6 @@ class Agent:
     ) -> Plan:
         models = tuple(_find(m) for m in (self.model, *self.fallback))
         conditions = (*self.stop_when, *conditions_of_call)
-        for model in models:
-            self._check_price(conditions, model.name)
         own = (*self.tools, *(handoff_tool(agent) for agent in self.handoff_to))
         return Plan(
             agent=self.name,
@@ -315,35 +328,57 @@ class Agent:
 
     def _handoffs(self) -> dict[str, Callable[[Plan], Plan]]:
         """All the agents a conversation may come to, this one too, by name."""
-        found: dict[str, Agent] = {self.name: self}
-        queue: list[Agent] = [self]
-        for agent in queue:  # which grows on the way
-            new = {a.name: a for a in agent.handoff_to if a.name not in found}
-            found |= new
-            queue += new.values()
-        return {name: agent.take_over for name, agent in found.items()}
+        return {name: agent.take_over for name, agent in team_of(self).items()}
 
     def take_over(self, plan: Plan) -> Plan:
-        """The plan of a run that this agent takes over: its limits stay."""
+        """The plan of a run that this agent takes over.
+
+        What the run was bound to stays: its limits, its guards, whom it asks.
+        """
         text = self.instructions
         text = text if isinstance(text, str) else text()
         own = self._plan(text, plan.messages, plan.limits, plan.own_conditions)
         return replace(
             own,
-            conditions=tuple(dict.fromkeys((*plan.conditions, *own.conditions))),
+            input_guards=plan.input_guards,
+            tool_guards=_both(plan.tool_guards, own.tool_guards),
+            output_guards=_both(plan.output_guards, own.output_guards),
+            approve=own.approve or plan.approve,
+            on_uncertain=plan.on_uncertain,
+            price=own.price or plan.price,
+            conditions=_both(plan.conditions, own.conditions),
             store=plan.store,
             observers=plan.observers,
             handoffs={**plan.handoffs, **own.handoffs},
         )
 
-    def _check_price(self, conditions: Iterable[StopCondition], model: str) -> None:
-        if needs_price(conditions):
-            nothing = Usage(input_tokens=0, output_tokens=0)
-            if self.price is None or self.price(model, nothing) is None:
-                raise ValueError(
-                    f"max_cost cannot be kept: no price is known for {model};"
-                    " give Agent(price=…), which takes the model and its usage"
-                )
+    def _check_prices(self, conditions: tuple[StopCondition, ...]) -> None:
+        """Whoever may be asked must have a price where a cost limit is armed."""
+        for agent in team_of(self).values():
+            if needs_price((*conditions, *agent.stop_when)):
+                price = agent.price or self.price
+                for model in (agent.model, *agent.fallback):
+                    _check_price(price, model)
+
+
+def _check_price(price: Price | None, model: str | Model) -> None:
+    name = model if isinstance(model, str) else model.name
+    nothing = Usage(input_tokens=0, output_tokens=0)
+    if price is None or price(name, nothing) is None:
+        raise ValueError(
+            f"max_cost cannot be kept: no price is known for {name};"
+            " give Agent(price=…), which takes the model and its usage"
+        )
+
+
+def _both(first: tuple[T, ...], then: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*first, *then)))
+
+
+def _check_run_id(run_id: Any) -> None:
+    if not isinstance(run_id, str) or not 0 < len(run_id) <= 200:
+        raise ValueError(f"a run id is a text of 1 to 200 characters, not {run_id!r}")
+    run_id.encode()  # a lone surrogate is UnicodeEncodeError
 
 
 def _is_toolset(tool: Any) -> TypeGuard[Toolset]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ._calls import PreparedCall, not_run, prepare
 from ._effects import ask_user
 from ._events import ApprovalAsked, ApprovalGiven, Effect, ToolCall, ToolNotRun
 from ._guards import trip
 from ._ports import Approve, Denied
+from ._tools import clean
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run
@@ -29,24 +32,29 @@ async def allow(
     if reason := await trip(run, "tool", run.plan.tool_guards, ready.call):
         return not_run(ready.call, "guard", f"a guard objected: {reason}.")
     approve = _approver(run, ready)
-    return await _approved(run, ready.call, approve) if approve else ready
+    return await _approved(run, ready, approve) if approve else ready
 
 
 async def _approved(
-    run: Run, call: ToolCall, approve: Approve
+    run: Run, ready: PreparedCall, approve: Approve
 ) -> PreparedCall | ToolNotRun | None:
-    state = run.state
+    state, call = run.state, ready.call
+    # Who approves one tool approves no other that may stand in for it.
+    digest = msgspec.structs.replace(call, name=ready.tool.name).digest
     given = state.approvals.get(call.place)
     if given is None:
         if call.place not in state.waiting:
-            await run.record(ApprovalAsked(call))
+            await run.record(ApprovalAsked(call, digest))
         if approve == "ask":
             run.paused.add(call.place)
             return None
-        given = await _decide(run, call, approve)
+        given = await _decide(run, call, approve, digest)
         await run.record(given)
-    if given.granted and given.digest == call.digest:
-        return prepare(run, call)  # once more: the wait took time
+    if given.granted and given.digest == digest:
+        again = prepare(run, call)  # once more: the wait took time
+        if not isinstance(again, PreparedCall) or again.tool == ready.tool:
+            return again
+        given = msgspec.structs.replace(given, reason="that was another tool")
     reason = given.reason or f"the {given.by} said no"
     return not_run(call, "denied", f"it was not approved: {reason}.")
 
@@ -56,18 +64,14 @@ def _approver(run: Run, ready: PreparedCall) -> Approve | None:
     return ready.tool.approve or (run.plan.approve if writes else None)
 
 
-async def _decide(run: Run, call: ToolCall, approve: Any) -> ApprovalGiven:
+async def _decide(run: Run, call: ToolCall, approve: Any, digest: str) -> ApprovalGiven:
     try:
         answer = await ask_user(run, f"approve {call.name}", approve, call)
     except Exception as error:  # noqa: BLE001 - it may raise anything
         answer = Denied(f"approve failed: {type(error).__name__}")
-    reason = answer.reason if isinstance(answer, Denied) else ""
+    reason = clean(answer.reason) if isinstance(answer, Denied) else ""
     if not isinstance(answer, bool | Denied):
         reason = f"approve returned {type(answer).__name__}, not True, False or Denied"
     return ApprovalGiven(
-        call=call,
-        granted=answer is True,
-        by="policy",
-        reason=reason,
-        digest=call.digest,
+        call=call, granted=answer is True, by="policy", reason=reason, digest=digest
     )

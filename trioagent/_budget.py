@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import trio
 
 from ._ending import logger
-from ._events import ChildSpent, ModelCut, ModelReplied, RunEnded, Status, Stop, Usage
-from ._limits import Price, output_cap, passed, used_up
+from ._errors import StoreError, ToolError
+from ._events import (
+    ChildSpent,
+    ModelCut,
+    ModelReplied,
+    RunEnded,
+    Status,
+    Stop,
+    ToolCall,
+    Usage,
+)
+from ._limits import Price, needs_price, output_cap, passed, used_up
 from ._ports import Model
 
 if TYPE_CHECKING:  # a run has one
     from ._run import Run
+
+
+class WorksOn(NamedTuple):
+    """The call of another run that a run works on."""
+
+    run: Run
+    call: ToolCall
+
+    def __str__(self) -> str:
+        return f"{self.run.id}:{self.call.turn}.{self.call.position}"
 
 
 class Budget:
@@ -114,7 +134,10 @@ class Budget:
                     billed=billed if isinstance(event, ModelReplied) else event.billed,
                     turns=int(replied),
                 )
-                await level.record(spent)
+                try:
+                    await level.record(spent)
+                except StoreError as error:  # of the level's journal, not of this run
+                    level.broken = error
             child = level
         self.release()
 
@@ -126,6 +149,14 @@ class Budget:
                 if end := used_up(level.state, level.limits, conditions):
                     return end
         return None
+
+    def check_prices(self, price: Price | None, model: str | Model) -> None:
+        """Raise ToolError where a cost limit of this run could not be kept for it."""
+        nothing = Usage(input_tokens=0, output_tokens=0)
+        name = model if isinstance(model, str) else model.name
+        armed = any(needs_price(level.plan.conditions) for level in self._levels())
+        if armed and (price is None or price(name, nothing) is None):
+            raise ToolError(f"max_cost cannot be kept: no price is known for {name}")
 
     def priced(self, model: Model, usage: Usage) -> Usage:
         """The usage with its cost, where a price is known."""

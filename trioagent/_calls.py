@@ -15,6 +15,7 @@ import trio
 from ._effects import tool_of
 from ._events import (
     Effect,
+    EffectStatus,
     Status,
     Stop,
     ToolCall,
@@ -56,10 +57,14 @@ def in_batches(run: Run, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCal
         alone = tool is not None and tool.sequential
         if alone and together:
             yield together
+            if run.state.in_review:  # nothing begins while somebody has to look
+                return
             together = []
         together.append(call)
         if alone:
             yield together
+            if run.state.in_review:
+                return
             together = []
     if together:
         yield together
@@ -92,8 +97,11 @@ def prepare(run: Run, call: ToolCall) -> PreparedCall | ToolNotRun:
         return not_run(call, "unknown_tool", problem)
     if objection := _objection(run, call):
         return not_run(call, *objection)
+    doubtful = run.state.effect_status(call) is EffectStatus.UNCERTAIN
+    if doubtful and tool.effect is not Effect.KEYED:
+        return not_run(call, "changed", f"{tool.name} is not what it was before.")
     left = run.remaining()
-    if tool.needs_seconds > left and tool.fallback:
+    if tool.needs_seconds > left and tool.fallback and not doubtful:
         tool = tool.fallback
     if tool.needs_seconds > left:
         problem = (
@@ -117,8 +125,9 @@ def _objection(run: Run, call: ToolCall) -> tuple[str, str] | None:
         return "cut", length if reason == "length" else other
     if refused := run.refused.get(call.place):
         return "too_many", refused
-    for twin in run.state.unknown_besides(call):
-        if twin.name == call.name and _same(twin.arguments, call.arguments):
+    tool = tool_of(run, call)
+    for twin in run.unknown_besides(call):
+        if twin.name == call.name and _same(tool, twin, call):
             return "held", (
                 f"{call.name} was called with these arguments before, and whether that"
                 " happened is unknown. It is not repeated until somebody has looked."
@@ -126,11 +135,13 @@ def _objection(run: Run, call: ToolCall) -> tuple[str, str] | None:
     return None
 
 
-def _same(one: str, other: str) -> bool:
+def _same(tool: Tool | None, one: ToolCall, other: ToolCall) -> bool:
+    """Whether they ask for the same, with a default written out or not."""
     try:
-        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
-    except msgspec.DecodeError:
-        return one == other
+        assert tool
+        return tool.read_arguments(one) == tool.read_arguments(other)
+    except ValueError:
+        return one.arguments == other.arguments
 
 
 def _start(run: Run, call: ToolCall, tool: Tool) -> ToolStarted:
@@ -208,7 +219,9 @@ async def conclude(run: Run, end: ToolEnded | ToolLost | ToolNotRun) -> None:
     """Keep what became of a call. A fatal error ends the run, others do not."""
     if isinstance(end, ToolEnded) and (run.ending.stopping or is_cancelled()):
         end = msgspec.structs.replace(end, late=True)
-    if isinstance(end, ToolNotRun) and end.code == "paused":
+    if run.broken:  # the journal of this run is: that is no failure of the tool
+        raise run.broken
+    if not isinstance(end, ToolEnded) and end.code == "paused":
         run.paused.add(end.call.place)
     await run.record(end)
     if isinstance(end, ToolEnded) and end.code == "fatal" and not run.ending.cause:

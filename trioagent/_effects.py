@@ -22,7 +22,7 @@ from ._events import (
 )
 from ._ports import DidNotHappen, Finding, Happened, Unknown
 from ._scopes import open_flat_nursery
-from ._tools import Tool, as_content, call_in_thread
+from ._tools import Tool, as_content, call_in_thread, clean, only_cancels
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run
@@ -59,6 +59,8 @@ def decide(
     and `compensate` say whether that is still open. Nothing begins while it is
     `waiting` to be approved, or the run is `stopping`.
     """
+    if waiting:
+        return Action.KEEP
     if status is EffectStatus.UNCERTAIN:
         if reconcile:
             return Action.RECONCILE
@@ -70,7 +72,7 @@ def decide(
         EffectStatus.NONE: 1 + retries,
         EffectStatus.NOT_STARTED: ATTEMPTS if begun else 1,
     }
-    over = stopping or waiting or attempts >= most[status]
+    over = stopping or attempts >= most[status]
     return Action.KEEP if over else Action.BEGIN
 
 
@@ -81,7 +83,12 @@ async def settle(run: Run, *, ending: bool = False) -> tuple[ToolCall, ...]:
     cleanup's grace. With `ending` nothing begins any more and no person is asked.
     """
     state = run.state
-    unknown = [call for call in state.uncertain if call.place not in state.judged]
+    unknown = [
+        call
+        for call in state.uncertain
+        if call.place not in state.judged and call.place not in run.paused
+        if not (ending and call.place in run.asked)  # the stop cut the answer short
+    ]
     if unknown:
         with run.ending.graces.shield(run.limits.grace_seconds):
             async with open_flat_nursery() as nursery:
@@ -94,15 +101,24 @@ async def settle(run: Run, *, ending: bool = False) -> tuple[ToolCall, ...]:
 
 def _next(run: Run, call: ToolCall, ending: bool) -> Action:
     tool, state = tool_of(run, call), run.state
-    start = state.turns[call.turn - 1].starts.get(call.position)
+    turn = state.turns[call.turn - 1]
+    start, end = turn.starts.get(call.position), turn.ends.get(call.position)
+    # Once somebody has begun to undo it, only a person can say what is there. And what
+    # cannot begin, or was left by a sub-agent that has said its say, is not repeated.
+    fresh = state.may_compensate(call)
+    attempts = state.attempts.get(call.place, 0)
+    over = not fresh or call not in state.pending
+    if over or (attempts and getattr(end, "code", "") in {"child", "review"}):
+        attempts = ATTEMPTS
+    asked = call.place in state.judged
     return decide(
         start.effect if start else Effect.READ,
         state.effect_status(call),
-        attempts=state.attempts.get(call.place, 0),
+        attempts=attempts,
         begun=start is not None,
         retries=tool.retries if tool else 0,
-        reconcile=bool(tool and tool.reconcile and call.place not in state.judged),
-        compensate=bool(tool and tool.compensate and state.may_compensate(call)),
+        reconcile=bool(tool and tool.reconcile and fresh and not asked),
+        compensate=bool(tool and tool.compensate and fresh),
         waiting=call.place in run.paused,
         stopping=ending or run.ending.stopping or run.remaining() <= 0,
     )
@@ -130,6 +146,7 @@ async def _clear_up(run: Run, call: ToolCall, ending: bool) -> None:
 
 async def _reconcile(run: Run, call: ToolCall, tool: Tool) -> None:
     assert tool.reconcile
+    run.asked.add(call.place)
     found = await _ask(run, call, tool.reconcile, "reconcile")
     await _judge(run, call, found, "reconcile")
 
@@ -164,7 +181,7 @@ async def _judge(run: Run, call: ToolCall, found: Any, by: str) -> None:
         case DidNotHappen():
             verdict = Verdict.DID_NOT_HAPPEN
         case Unknown(why):
-            content = why
+            content = clean(why)
         case word:
             verdict = {"tell": Verdict.TOLD, "undone": Verdict.UNDONE}[word]
     await run.record(EffectJudged(call=call, verdict=verdict, by=by, content=content))
@@ -210,9 +227,12 @@ async def call_user(
     name: str, fn: Callable[..., Any], *args: Any, abandon: bool = True
 ) -> Any:
     """Call a function of the user's, in the run's own task or in a thread."""
-    if _is_async(fn):
+    if not _is_async(fn):
+        return await call_in_thread(
+            name, partial(fn, *args), abandon=abandon, bounded=False
+        )
+    with only_cancels():
         return await fn(*args)
-    return await call_in_thread(name, partial(fn, *args), abandon=abandon)
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -14,6 +14,7 @@ import trio
 from ._events import Child, CleanupOverrun, RunEnded, Status, Stop
 from ._limits import Limits
 from ._scopes import GracePeriods, is_cancelled
+from ._tools import clean
 
 logger = logging.getLogger("trioagent")
 
@@ -65,6 +66,7 @@ class Ending:
 
     def cancel(self, reason: str) -> bool:
         """End now, because a user says so. Whether this is what it ends for."""
+        reason = clean(reason)
         if self.finishing:  # said before, more politely: the first reason stays
             reason = self.finishing.detail
         stop = Stop("user", reason, source="user")
@@ -80,7 +82,7 @@ class Ending:
         """End after this turn, because a user says so. False if it is too late."""
         if self.decided or self.cause or self.finishing:
             return False
-        self.finishing = Stop("user", reason, scope="turn", source="user")
+        self.finishing = Stop("user", clean(reason), scope="turn", source="user")
         return True
 
     def stop_now(self, status: Status, stop: Stop) -> None:

@@ -25,6 +25,21 @@ FinishReason = Literal[
 ]
 
 
+CONTENT = {"text", "content", "arguments", "reasoning", "refusal", "carry", "key"}
+CONTENT |= {"instructions", "messages", "history", "problem", "output", "reason"}
+CONTENT |= {"rejected"}
+
+
+def quiet_repr(struct: msgspec.Struct) -> str:
+    """What is there, without what people and models have said: it ends up in logs."""
+    parts = []
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if value not in (None, "", (), {}, 0):
+            parts.append(f"{name}={'…' if name in CONTENT else repr(value)}")
+    return f"{type(struct).__name__}({', '.join(parts)})"
+
+
 class Effect(StrEnum):
     """What a tool does to the world, named by when a call may be repeated."""
 
@@ -113,6 +128,8 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: int = 0  # from 1; set by the run
     position: int = 0  # from 0, in the order of the reply
 
+    __repr__ = quiet_repr
+
     @property
     def place(self) -> tuple[int, int]:
         """Turn and position: what identifies the call within its run."""
@@ -129,6 +146,8 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
     """What a person, or the run on a person's behalf, said to the model."""
 
     text: str
+
+    __repr__ = quiet_repr
 
 
 class Reply(
@@ -149,6 +168,8 @@ class Reply(
     provider: str = ""
     carry: dict[str, Any] = {}  # sent back unchanged, to the same provider only
 
+    __repr__ = quiet_repr
+
     @property
     def is_final(self) -> bool:
         """Whether it asks for nothing and was not cut."""
@@ -163,6 +184,8 @@ class ToolResult(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
     call_id: str = ""  # the provider's id of the call
     failed: bool = False
     uncertain: bool = False  # its effect may or may not have happened
+
+    __repr__ = quiet_repr
 
 
 Message = UserMessage | Reply | ToolResult
@@ -181,6 +204,8 @@ class Event(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=T
     """Something that happened."""
 
     at: float = 0.0  # active seconds since the run began
+
+    __repr__ = quiet_repr
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
@@ -245,9 +270,6 @@ class ToolStarted(Event, frozen=True):
     key: str = ""  # the idempotency key: the same on every attempt
     recovery: str = ""  # how an unknown end can be cleared up: reconcile, compensate
 
-    def __repr__(self) -> str:
-        return f"ToolStarted({self.call!r}, {self.effect!r}, attempt={self.attempt})"
-
 
 class ToolEnded(Event, frozen=True, kw_only=True):
     """The call is over, and so is its effect."""
@@ -282,6 +304,7 @@ class ApprovalAsked(Event, frozen=True):
     """The call waits until somebody approves it."""
 
     call: ToolCall
+    digest: str = ""  # of what is to be approved: the tool that would run, as called
 
 
 class ApprovalGiven(Event, frozen=True, kw_only=True):

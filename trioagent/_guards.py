@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._effects import call_user
 from ._events import RunEnded, Status, Stop
 from ._scopes import open_flat_nursery
+from ._tools import clean
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run
@@ -32,7 +33,7 @@ async def trip(run: Run, kind: str, guards: Sequence[Any], seen: Any) -> str:
         except Exception as error:  # noqa: BLE001 - it may raise anything
             reason = f"{name} failed: {type(error).__name__}"
         if reason:
-            reasons.append(reason if isinstance(reason, str) else name)
+            reasons.append(clean(reason) if isinstance(reason, str) else name)
             nursery.cancel_scope.cancel(reason=f"an {kind} guard has tripped")
 
     with run.child(f"{kind} guards"):

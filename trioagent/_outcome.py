@@ -20,6 +20,7 @@ from ._events import (
     ToolLost,
     ToolNotRun,
     Usage,
+    quiet_repr,
 )
 from ._phase import Phase
 from ._state import RunState
@@ -36,6 +37,8 @@ class ToolReport(msgspec.Struct, frozen=True, kw_only=True):
     effect_status: EffectStatus
     late: bool = False  # it returned after a stop or after its own limit
     problem: str = ""
+
+    __repr__ = quiet_repr
 
     @classmethod
     def of(cls, turn: Turn, call: ToolCall) -> Self:
@@ -77,6 +80,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reached: tuple[str, ...] = ()  # limits that a final answer reached as well
     resumable: bool = False  # `resume` would go on; see `Run.resume_decision`
     history: tuple[Message, ...] = ()  # to be given to the next run
+
+    __repr__ = quiet_repr
 
     @property
     def stop_reason(self) -> str | None:
@@ -141,7 +146,7 @@ def resume_decision(state: RunState) -> ResumeDecision:
     if for_people:
         names = ", ".join(for_people)
         return ResumeDecision("review", f"nobody knows whether this happened: {names}")
-    if end and state.paused:
+    if end and end.status is Status.PAUSED:
         names = ", ".join(_named(call) for call in state.paused)
         return ResumeDecision("review", f"this waits to be approved: {names}")
     if end and end.status is Status.TIMED_OUT:
@@ -159,6 +164,9 @@ def _named(call: ToolCall) -> str:
 
 
 def _can_be_cleared_up(state: RunState, call: ToolCall) -> bool:
-    start = state.start_of(call)
-    tried = start.recovery == "compensate" and not state.may_compensate(call)
-    return start.effect is Effect.KEYED or bool(start.recovery and not tried)
+    start, turn = state.start_of(call), state.turns[call.turn - 1]
+    end = turn.ends.get(call.position)
+    if not state.may_compensate(call) or getattr(end, "code", "") == "review":
+        return False
+    first = turn.doubts.get(call.position, start)
+    return first.effect is Effect.KEYED or bool(start.recovery)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ._errors import ModelError
-from ._events import KeptEvent, Message, ReplyPart, ToolCall
+from ._events import KeptEvent, Message, ReplyPart, ToolCall, quiet_repr
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +41,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     # What the adapter wants to remember of this run, under its own name: `messages`
     # only grows, so what it has made of the first ones need not be made again.
     kept: dict[str, Any] = {}
+
+    __repr__ = quiet_repr
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

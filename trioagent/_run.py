@@ -17,14 +17,14 @@ from contextlib import (
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
 
 from ._approvals import allow
 from ._attempts import ask
-from ._budget import Budget
+from ._budget import Budget, WorksOn
 from ._calls import PreparedCall, conclude, in_batches, perform, prepare
 from ._effects import settle
 from ._ending import Ending, logger
@@ -52,6 +52,7 @@ from ._state import RunState
 from ._tools import Tool, left_behind
 
 EVENT_BUFFER = 16
+NOBODYS = ToolCall("")  # a call that is in no run
 CURRENT: ContextVar[Run] = ContextVar("run")  # the innermost run around a tool
 T = TypeVar("T")
 
@@ -142,6 +143,8 @@ class Run:
         self.input_passed = trio.Event()
         self.answer_passed = False  # by the output guards
         self.paused: set[tuple[int, int]] = set()  # calls that a person has to approve
+        self.asked: set[tuple[int, int]] = set()  # calls that were looked up
+        self.broken: StoreError | None = None  # what kept a child's spending out
         self.refused: dict[tuple[int, int], str] = {}  # calls that are too many
         self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
         self.child = self.ending.child
@@ -348,6 +351,18 @@ class Run:
             raise StoreError(problem, code="hung")
         self.ending.report("store", "hung")
 
+    def unknown_besides(self, call: ToolCall) -> list[ToolCall]:
+        """Calls that are not to be repeated, of any run of this tree."""
+        root = self
+        while root.parent:
+            root = root.parent
+        found, runs = self.state.unknown_besides(call), [root]
+        for run in runs:  # which grows on the way
+            runs += run.children.values()
+            if run is not self:
+                found += run.state.unknown_besides(NOBODYS)
+        return found
+
     def publish_nowait(self, event: AnyEvent) -> bool:
         """Show `event` if that takes no waiting for a slow reader."""
         if self.parent:
@@ -419,16 +434,6 @@ class Run:
         state, finishing = self.state, self.ending.finishing
         end = reason_to_end(state, self.limits, self.plan.conditions, finishing)
         return end or self.budget.reason_to_end()
-
-
-class WorksOn(NamedTuple):
-    """The call of another run that a run works on."""
-
-    run: Run
-    call: ToolCall
-
-    def __str__(self) -> str:
-        return f"{self.run.id}:{self.call.turn}.{self.call.position}"
 
 
 class RunHandle:

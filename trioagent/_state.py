@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
+import msgspec
+
 from ._errors import ImpossibleEvent
 from ._events import (
     ApprovalAsked,
     ApprovalGiven,
     ChildSpent,
     CompensationStarted,
-    Effect,
     EffectJudged,
     EffectStatus,
     Event,
@@ -82,7 +83,7 @@ class RunState:
         self.agent = ""  # who was asked last
         self.next_agent = ""  # who takes over with the next turn
         self.begun: Counter[str] = Counter()  # calls that began, by their names
-        self.waiting: dict[tuple[int, int], ToolCall] = {}  # for somebody's approval
+        self.waiting: dict[tuple[int, int], ApprovalAsked] = {}  # for an approval
         self.approvals: dict[tuple[int, int], ApprovalGiven] = {}
         self._compensating: set[tuple[int, int]] = set()  # begun once, never again
         self._before: list[ToolCall] = []  # uncertain calls of earlier runs
@@ -130,10 +131,9 @@ class RunState:
     def paused(self) -> tuple[ToolCall, ...]:
         """The calls that wait for a person: to approve them, or something of theirs."""
         ends = self.turns[-1].ends.values() if self.turns else ()
-        inside = (
-            e.call for e in ends if isinstance(e, ToolNotRun) if e.code == "paused"
-        )
-        return (*self.waiting.values(), *inside)
+        paused = (end for end in ends if getattr(end, "code", "") == "paused")
+        waits = (*self.waiting.values(), *paused)
+        return tuple(event.call for event in waits)
 
     @property
     def finish_reason(self) -> str | None:
@@ -153,7 +153,7 @@ class RunState:
         return tuple(
             start.call
             for start in self._open.values()
-            if start.effect is not Effect.READ
+            if self.effect_status(start.call) is EffectStatus.UNCERTAIN
         )
 
     @property
@@ -162,13 +162,19 @@ class RunState:
         return tuple(
             call
             for call in self.uncertain
+            if call not in self.paused
             if call.place not in self.judged
             or self.judged[call.place].verdict is not Verdict.TOLD
         )
 
     def unknown_besides(self, call: ToolCall) -> list[ToolCall]:
         """Other calls that are not to be repeated, for nobody knows what they did."""
-        here = (other for other in self.uncertain if other.place != call.place)
+        here = (
+            other
+            for other in self.uncertain
+            if other.place != call.place
+            and other.position in self.turns[other.turn - 1].ends  # it is over
+        )
         return [*here, *self._before]
 
     @property
@@ -247,7 +253,12 @@ class RunState:
             turn.ends.setdefault(call.position, lost)
         self.ended, self.turns_before, self.child_turns = None, len(self.turns), 0
         self.bad_calls = self.bad_answers = self.pauses = 0
-        self.attempts, self.judged, self.undone = {}, {}, []
+        self.attempts, self.undone = {}, []
+        self.judged = {  # what the model was told and went on with is not asked again
+            place: judged
+            for place, judged in self.judged.items()
+            if judged.verdict is Verdict.TOLD and place[0] <= self._told
+        }
 
     def _model_asked(self, event: ModelAsked) -> None:
         if event.turn != len(self.turns) + 1:
@@ -288,11 +299,12 @@ class RunState:
         if not turn.may_begin(call):
             raise ImpossibleEvent(f"{call.name} at {call.place} began twice")
         if turn.effect_status(call) is EffectStatus.UNCERTAIN:
-            turn.doubts.add(call.position)
+            turn.doubts.setdefault(call.position, turn.starts[call.position])
         self.begun[call.name] += call.position not in turn.starts
         turn.starts[call.position] = event
         turn.ends.pop(call.position, None)
         self.judged.pop(call.place, None)
+        self.waiting.pop(call.place, None)
         self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
         self._open[call.place] = event
         self.bad_calls = 0
@@ -306,9 +318,10 @@ class RunState:
         if isinstance(event, ToolNotRun):
             self.bad_calls += event.code in BAD_CALL
             self.too_many |= event.code == "too_many"
+            self.waiting.pop(call.place, None)
             self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
         if turn.effect_status(call) is EffectStatus.UNCERTAIN and may:
-            turn.doubts.add(call.position)
+            turn.doubts.setdefault(call.position, turn.starts[call.position])
         turn.ends[call.position] = event = turn.in_doubt(event)
         if not isinstance(event, ToolLost):
             self._open.pop(call.place, None)
@@ -317,7 +330,7 @@ class RunState:
         turn, call = self._place(event.call), event.call
         if not turn.may_begin(call) or call.place in self.approvals:
             raise ImpossibleEvent(f"{call.name} at {call.place} needs no approval")
-        self.waiting[call.place] = call
+        self.waiting[call.place] = event
 
     def _approval_given(self, event: ApprovalGiven) -> None:
         if self.waiting.pop(event.call.place, None) is None:
@@ -350,7 +363,7 @@ class RunState:
             self.undone.append(call)
         self.judged[call.place] = event
         if end:
-            turn.doubts.discard(call.position)
+            turn.doubts.pop(call.position, None)
             turn.ends[call.position] = end
             del self._open[call.place], self.judged[call.place]
             if call.turn <= self._told:  # its result was told as unknown
@@ -359,6 +372,18 @@ class RunState:
                     f"The outcome of {call.name} was unknown. It is known now: {said}"
                 )
                 self._news.append(UserMessage(news))
+                self._settle_told(turn, call)
+
+    def _settle_told(self, turn: Turn, call: ToolCall) -> None:
+        """What the model was told of the call as unknown is known now: a later run that
+        gets this history must not hold the call for it.
+        """
+        at = next(i for i, m in enumerate(self.messages) if m is turn.reply)
+        told = self.messages[at + 1 + call.position]
+        assert isinstance(told, ToolResult)
+        self.messages[at + 1 + call.position] = msgspec.structs.replace(
+            told, uncertain=False
+        )
 
     def _uncertain_turn(self, call: ToolCall) -> Turn:
         turn = self._place(call)

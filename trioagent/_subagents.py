@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ._budget import WorksOn
 from ._errors import StoreError, ToolError
 from ._events import Effect, EffectStatus, HandedOff, Status, ToolCall
 from ._outcome import Outcome
 from ._ports import DidNotHappen, Finding, Happened, Unknown
-from ._run import CURRENT, Run, WorksOn
+from ._run import CURRENT, Run
 from ._state import RunState
-from ._tools import Paused, Tool, ToolContext
+from ._tools import SubAgentLeft, Tool, ToolContext
 
 if TYPE_CHECKING:  # it makes tools of itself here
     from ._agent import Agent
+
+
+HARMLESS = (EffectStatus.NONE, EffectStatus.NOT_STARTED)
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +38,11 @@ class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def agent_tool(agent: Agent, name: str, description: str) -> Tool:
     """The agent as a tool. See `Agent.as_tool`."""
-    reads = all(isinstance(t, Tool) and t.effect is Effect.READ for t in agent.tools)
+    reads = all(
+        isinstance(t, Tool) and t.effect is Effect.READ
+        for member in team_of(agent).values()
+        for t in member.tools
+    )
     limits = agent.limits
     return Tool(
         name,
@@ -50,6 +58,17 @@ def agent_tool(agent: Agent, name: str, description: str) -> Tool:
         context="ctx",
         sub_agent=agent.name,
     )
+
+
+def team_of(agent: Agent) -> dict[str, Agent]:
+    """All the agents that a conversation may come to, by name; this one is first."""
+    found: dict[str, Agent] = {agent.name: agent}
+    queue: list[Agent] = [agent]
+    for member in queue:  # which grows on the way
+        new = {a.name: a for a in member.handoff_to if a.name not in found}
+        found |= new
+        queue += new.values()
+    return found
 
 
 def child_id(run_id: str, call: ToolCall) -> str:
@@ -82,7 +101,10 @@ async def _open(
         store=agent.store or parent.plan.store,
         observers=(*agent.observers, *parent.plan.observers),
         approve=agent.approve or parent.plan.approve,
+        tool_guards=(*agent.tool_guards, *parent.plan.tool_guards),
+        price=agent.price or parent.budget.price,
     )
+    parent.budget.check_prices(own.price, own.model)
     begun_before = parent.state.attempts.get(call.place, 0) > 1
     if own.store is None:
         if begun_before:
@@ -95,6 +117,8 @@ async def _open(
             raise
         return own.prepare(prompt, run_id=run_id, works_on=works_on)
     state = RunState.replay(kept)
+    if not _is_of(state, works_on):
+        raise ToolError(f"the run {run_id} is there, and works on something else")
     if state.ended and state.ended.status is Status.COMPLETED:
         return Outcome.of(state)
     # Whoever has the parent has its children too, whatever became of the one before.
@@ -103,16 +127,22 @@ async def _open(
 
 def _result(agent: Agent, outcome: Outcome) -> Any:
     """What the parent's model is told; raises where nobody knows what happened."""
-    if outcome.status is Status.COMPLETED:
-        return outcome.output
+    acted = any(t.effect_status not in HARMLESS for t in outcome.tools)
     if outcome.status is Status.PAUSED:
-        raise Paused(f"{agent.name} waits for a person (run {outcome.run_id})")
+        why = f"{agent.name} waits for a person (run {outcome.run_id})"
+        raise SubAgentLeft(why, code="paused", acted=acted)
+    done = outcome.status is Status.COMPLETED
+    if done and not outcome.uncertain:
+        return outcome.output
     why = f"{agent.name} ended as {outcome.status}: {outcome.stop_reason}"
+    why = f"{agent.name} has ended" if done else why
+    said = f"{why}. So far it said: {outcome.text}" if outcome.text else f"{why}."
     if outcome.uncertain:
         names = ", ".join(report.name for report in outcome.uncertain)
-        raise RuntimeError(f"{why}; uncertain in run {outcome.run_id}: {names}")
-    said = f"{why}. So far it said: {outcome.text}" if outcome.text else f"{why}."
-    if any(t.effect_status is EffectStatus.CONFIRMED for t in outcome.tools):
+        said = f"{said} Uncertain in run {outcome.run_id}: {names}"
+        code = "child" if outcome.resumable else "review"
+        raise SubAgentLeft(said, code=code, acted=True)
+    if acted:
         return said  # something has happened, so it is no ToolError
     raise ToolError(said)
 
@@ -133,13 +163,19 @@ async def _look_up(agent: Agent, call: ToolCall, _: str) -> Finding:
             return (
                 DidNotHappen() if error.code == "unknown_run" else Unknown(error.code)
             )
+    if not _is_of(state, WorksOn(parent, call)):
+        return DidNotHappen()
     outcome = Outcome.of(state)
-    if outcome.status is Status.COMPLETED:
+    if outcome.status is Status.COMPLETED and not outcome.uncertain:
         return Happened(outcome.output)
-    harmless = (EffectStatus.NONE, EffectStatus.NOT_STARTED)
-    if all(t.effect_status in harmless for t in outcome.tools):
+    if all(t.effect_status in HARMLESS for t in outcome.tools):
         return DidNotHappen()
     return Unknown(f"run {outcome.run_id} has begun to act, and was not finished")
+
+
+def _is_of(state: RunState, works_on: WorksOn) -> bool:
+    """Whether a run works on that call: its id may be somebody else's."""
+    return state.started is not None and state.started.parent == str(works_on)
 
 
 def handoff_tool(agent: Agent) -> Tool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import pkgutil
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,10 +23,19 @@ from ._ports import Approve, Reconcile, ToolSpec
 from ._schema import arguments_of, schema_of
 
 T = TypeVar("T")
+logger = logging.getLogger("trioagent")
 
 
-class Paused(Exception):
-    """Raised by a tool of ours: it waits for a person, and may begin again later."""
+class SubAgentLeft(Exception):
+    """Raised by a tool of ours: its agent's run is not done, and may go on later.
+
+    `code` is `paused` (it waits for a person), `review` (a person has to settle an
+    effect) or `child` (an effect is uncertain, and may be cleared up by a resume).
+    """
+
+    def __init__(self, message: str, *, code: str, acted: bool) -> None:
+        super().__init__(message)
+        self.code, self.acted = code, acted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +74,38 @@ class ToolContext:
             yield scope
 
 
+def clean(text: str) -> str:
+    """The text as it can be sent and kept: without lone surrogates."""
+    return text.encode(errors="replace").decode()
+
+
+class only_cancels:  # noqa: N801 - it is called like a function
+    """Let a cancel out of a group in which errors came along, as its cleanup has them.
+
+    Such a group is no `Exception`, and would pass all who handle what a function of the
+    user's raises; its errors would then end the run in place of the cancel.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if not isinstance(error, BaseExceptionGroup):
+            return
+        cancelled, rest = error.split(trio.Cancelled)
+        if cancelled is not None and isinstance(rest, ExceptionGroup):
+            logger.warning("in a cleanup: %s", ", ".join(_types(rest)))
+            raise cancelled from None
+
+
+def _types(group: BaseExceptionGroup[Any]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _types(error)
+        else:
+            yield type(error).__name__
+
+
 def check() -> None:
     """In a tool with `threads="cooperative"`: end here, if the run or the call is over.
 
@@ -86,12 +128,12 @@ left_behind: ContextVar[Callable[[str, Callable[[], bool]], None]] = ContextVar(
 
 
 async def call_in_thread(
-    name: str, body: Callable[[], T], *, abandon: bool = False
+    name: str, body: Callable[[], T], *, abandon: bool = False, bounded: bool = True
 ) -> T:
     """Run `body` in a thread, and wait for it, also when cancelled.
 
-    With `abandon` a cancel leaves it behind: whoever set `left_behind` is told. At most
-    40 threads at a time may be there to be left behind; the others have no limit.
+    With `abandon` a cancel leaves it behind: whoever set `left_behind` is told. If such
+    threads are `bounded` there may be 40 at a time; the others have no limit.
     """
     began, over = threading.Event(), threading.Event()
 
@@ -102,7 +144,7 @@ async def call_in_thread(
         finally:
             over.set()
 
-    limiter = None if abandon else trio.CapacityLimiter(1)
+    limiter = None if abandon and bounded else trio.CapacityLimiter(1)
     try:
         return await trio.to_thread.run_sync(
             work, abandon_on_cancel=abandon, limiter=limiter
@@ -256,14 +298,17 @@ class Tool:
         code, problem = "timeout", f"no result within {seconds:g} s"
         with trio.move_on_after(seconds) as limit:
             try:
-                value = await self.fn(**arguments)
+                with only_cancels():
+                    value = await self.fn(**arguments)
                 if not limit.cancel_called or self.effect is not Effect.READ:
                     return self._returned(call, value, late=limit.cancel_called)
-            except Paused as error:
-                return ToolNotRun(call=call, problem=str(error), code="paused")
+            except SubAgentLeft as error:
+                lost = ToolLost if error.acted else ToolNotRun
+                return lost(call=call, problem=str(error), code=error.code)
             except Exception as error:  # noqa: BLE001 - a tool may raise anything
                 cause = _only(error)
-                code, problem = "tool_error", str(cause) or type(cause).__name__
+                problem = clean(str(cause)) or type(cause).__name__
+                code = "tool_error"
                 if isinstance(cause, ToolError):
                     fatal = "fatal" if cause.fatal else code
                     return ToolEnded(
@@ -295,8 +340,9 @@ class Tool:
 
 def as_content(value: Any) -> str:
     """A result as the model is told it; raises what msgspec raises."""
-    content = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return content.encode(errors="replace").decode()  # no lone surrogates
+    return clean(
+        value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    )
 
 
 def _only(error: Exception) -> BaseException:

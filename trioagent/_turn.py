@@ -47,8 +47,8 @@ class Turn:
         # still counts as uncertain, for the call is over and the effect is not.
         self.ends: dict[int, ToolEnded | ToolLost | ToolNotRun] = {}
         # Calls that began again while nobody knew what had become of the attempt
-        # before: only success clears it up.
-        self.doubts: set[int] = set()
+        # before, and that attempt: only success of the same tool clears it up.
+        self.doubts: dict[int, ToolStarted] = {}
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -70,6 +70,8 @@ class Turn:
         start, end = self.starts.get(call.position), self.ends.get(call.position)
         if isinstance(end, ToolEnded):
             return end.effect_status
+        if call.position in self.doubts:
+            return EffectStatus.UNCERTAIN
         if start is None or isinstance(end, ToolNotRun):
             return EffectStatus.NOT_STARTED
         if start.effect is Effect.READ:
@@ -83,6 +85,7 @@ class Turn:
             return end.code in MAY_BEGIN_LATER
         if start is None:
             return end is None
+        start = self.doubts.get(call.position, start)
         return isinstance(end, ToolLost) and start.effect is not Effect.ONCE
 
     def in_doubt(
@@ -92,12 +95,15 @@ class Turn:
 
         Only where it succeeded, with the same key, is the effect known to be there.
         """
-        if end.call.position not in self.doubts or isinstance(end, ToolLost):
+        position = end.call.position
+        if position not in self.doubts or isinstance(end, ToolLost):
             return end
         if isinstance(end, ToolNotRun):
             return ToolLost(call=end.call, problem=end.problem, code=end.code)
-        if end.effect_status is EffectStatus.CONFIRMED:
-            self.doubts.discard(end.call.position)
+        first, last = self.doubts[position], self.starts[position]
+        same = (first.tool, first.key) == (last.tool, last.key)
+        if end.effect_status is EffectStatus.CONFIRMED and same:
+            del self.doubts[position]
             return end
         return ToolLost(call=end.call, problem=end.content, code=end.code)
 
@@ -123,7 +129,10 @@ def check_history(messages: Iterable[Message]) -> None:
     awaited: list[ToolCall] = []
     for message in messages:
         if not isinstance(message, Message):
-            raise TypeError(f"history takes messages, as outcome.history: {message!r}")
+            raise TypeError(
+                "history takes messages, as outcome.history, not "
+                + type(message).__name__
+            )
         if isinstance(message, ToolResult):
             if not awaited or awaited[0].name != message.name:
                 raise ValueError(

@@ -31,15 +31,18 @@ def next_steps(state: RunState, *, how: str = NAMED, where: str = "") -> list[St
         steps.append(
             (f"Look whether {_names(state.uncertain)} happened, then:", commands)
         )
-    if state.ended and state.waiting:
+    waiting = [asked.call for asked in state.waiting.values()]
+    if state.ended and waiting:
         commands = [
             _command(verb, run_id, f"{call.turn}.{call.position}", where)
-            for call in state.waiting.values()
+            for call in waiting
             for verb in ("approve", "deny")
         ]
-        steps.append(
-            (f"Say whether {_names(state.waiting.values())} may run:", commands)
-        )
+        steps.append((f"Say whether {_names(waiting)} may run:", commands))
+    if state.ended and (inside := [c for c in state.paused if c not in waiting]):
+        children = [f"{run_id}-{call.turn}.{call.position}" for call in inside]
+        commands = [_command("show", child, "", where) for child in children]
+        steps.append((f"{_names(inside)} waits in a run of its own:", commands))
     if state.ended and state.ended.status is Status.COMPLETED:
         return steps
     stop = state.ended.stop if state.ended else None

@@ -250,18 +250,19 @@ async def _approve(options: Namespace, store: SqliteStore) -> int:
     granted = options.verb == "approve"
 
     def given(kept: KeptRun) -> ApprovalGiven:
-        call = kept.state.waiting.get(options.call)
-        if call is None:
-            waiting = ", ".join(map(_named, kept.state.waiting.values())) or "none does"
+        asked = kept.state.waiting.get(options.call)
+        if asked is None:
+            calls = [asked.call for asked in kept.state.waiting.values()]
+            waiting = ", ".join(map(_named, calls)) or "none does"
             text = f"call {_place(options.call)} of {kept.run_id} waits for no approval"
             raise UsageError(f"{text}; these do: {waiting}")
         return ApprovalGiven(
             at=kept.seconds,
-            call=call,
+            call=asked.call,
             granted=granted,
             by="person",
             reason="" if granted else options.reason or "",
-            digest=call.digest,
+            digest=asked.digest or asked.call.digest,
         )
 
     kept = await _add(store, await find_run(store, options.run_id), given)

@@ -126,21 +126,21 @@ class SqliteStore:
         """Who carries a run; see `Store`. A cancel leaves at once."""
         await self._journal.writer.flush()
         return await trio.to_thread.run_sync(
-            self._journal.carrier, run_id, abandon_on_cancel=True
+            self._journal.carrier, run_id, abandon_on_cancel=True, limiter=_alone()
         )
 
     async def load(self, run_id: str) -> list[KeptEvent]:
         """The events of a run, in order. A cancel leaves at once."""
         await self._journal.writer.flush()
         return await trio.to_thread.run_sync(
-            _load, self._journal.file, run_id, abandon_on_cancel=True
+            _load, self._journal.file, run_id, abandon_on_cancel=True, limiter=_alone()
         )
 
     async def runs(self) -> list[str]:
         """The ids of all runs, the one that began last first."""
         await self._journal.writer.flush()
         return await trio.to_thread.run_sync(
-            _runs, self._journal.file, abandon_on_cancel=True
+            _runs, self._journal.file, abandon_on_cancel=True, limiter=_alone()
         )
 
     async def close(self) -> None:
@@ -150,9 +150,7 @@ class SqliteStore:
         waited for, and `hung` when the disk does not answer.
         """
         with trio.CancelScope(shield=True):  # the journal bounds it
-            await trio.to_thread.run_sync(
-                self._journal.close, limiter=trio.CapacityLimiter(1)
-            )
+            await trio.to_thread.run_sync(self._journal.close, limiter=_alone())
 
     async def __aenter__(self) -> Self:
         await trio.lowlevel.checkpoint()
@@ -160,6 +158,11 @@ class SqliteStore:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()  # noqa: ASYNC102 - it is shielded, and the journal bounds it
+
+
+def _alone() -> trio.CapacityLimiter:
+    """Room for one more thread, whatever trio's own limit is used up by."""
+    return trio.CapacityLimiter(1)
 
 
 class _Journal:
@@ -224,8 +227,10 @@ class _Journal:
             for item in items:
                 try:
                     item.result = item.work(connection)
-                except StoreError as error:  # its own: the others are kept
-                    item.error = error
+                except (sqlite3.Error, OSError):
+                    raise  # the commit cannot be trusted any more
+                except Exception as error:  # noqa: BLE001 - its own: the others are kept
+                    item.error = self.file.translate(error)
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - whoever waits must be told
             for item in items:
