@@ -763,7 +763,7 @@ async def test_an_effect_settled_later_is_news_for_the_model() -> None:
     model: Any = b.model
     news = model.requests[0].messages[-1]
     assert isinstance(news, UserMessage)
-    assert news.text.endswith("It is known now: by hand")
+    assert news.text.endswith("Now it is known: by hand")
     check_history(outcome.history)
 
 

@@ -369,7 +369,7 @@ class RunState:
             if call.turn <= self._told:  # its result was told as unknown
                 said = getattr(end, "problem", text) or event.verdict
                 news = (
-                    f"The outcome of {call.name} was unknown. It is known now: {said}"
+                    f"What became of {call.name} was unknown. Now it is known: {said}"
                 )
                 self._news.append(UserMessage(news))
                 self._settle_told(turn, call)
