@@ -169,13 +169,8 @@ class RunState:
 
     def unknown_besides(self, call: ToolCall) -> list[ToolCall]:
         """Other calls that are not to be repeated, for nobody knows what they did."""
-        here = (
-            other
-            for other in self.uncertain
-            if other.place != call.place
-            and other.position in self.turns[other.turn - 1].ends  # it is over
-        )
-        return [*here, *self._before]
+        over = (c for c in self.uncertain if c.position in self.turns[c.turn - 1].ends)
+        return [*(other for other in over if other.place != call.place), *self._before]
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
