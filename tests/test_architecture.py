@@ -22,7 +22,7 @@ LAYERS = [
     ["_state"],
     ["_outcome", "_limits"],
     ["_ports"],
-    ["_schema"],
+    ["_foreign", "_schema"],
     ["_tools"],
     ["_plan", "_scopes"],
     ["_ending"],

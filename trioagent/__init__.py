@@ -12,6 +12,7 @@ The files, from the bottom up; imports go up this list only:
       _limits     what a run may spend: Limits, the stop conditions
     ports     what a run needs
       _ports      the Model and Store protocols
+      _foreign    how functions of the user's are called: in threads, with clean texts
       _schema     a signature becomes a Struct, a type becomes a JSON Schema
       _tools      Tool, @tool
     engine    trio
@@ -96,6 +97,7 @@ from ._events import (
     UserMessage,
     Verdict,
 )
+from ._foreign import check
 from ._limits import (
     Limits,
     Price,
@@ -132,7 +134,7 @@ from ._ports import (
 )
 from ._run import Run, RunHandle
 from ._state import RunState
-from ._tools import Tool, ToolContext, Toolset, check, tool
+from ._tools import Tool, ToolContext, Toolset, tool
 from ._turn import Turn
 from .models._policy import CircuitBreaker, retries
 

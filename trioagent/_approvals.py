@@ -9,9 +9,9 @@ import msgspec
 from ._calls import PreparedCall, not_run, prepare
 from ._effects import ask_user
 from ._events import ApprovalAsked, ApprovalGiven, Effect, ToolCall, ToolNotRun
+from ._foreign import clean
 from ._guards import trip
 from ._ports import Approve, Denied
-from ._tools import clean
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run

@@ -20,9 +20,10 @@ from ._events import (
     ToolCall,
     Verdict,
 )
+from ._foreign import call_in_thread, clean, only_cancels
 from ._ports import DidNotHappen, Finding, Happened, Unknown
 from ._scopes import open_flat_nursery
-from ._tools import Tool, as_content, call_in_thread, clean, only_cancels
+from ._tools import Tool, as_content
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run

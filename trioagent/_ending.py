@@ -12,9 +12,9 @@ import msgspec
 import trio
 
 from ._events import Child, CleanupOverrun, RunEnded, Status, Stop
+from ._foreign import clean
 from ._limits import Limits
 from ._scopes import GracePeriods, is_cancelled
-from ._tools import clean
 
 logger = logging.getLogger("trioagent")
 

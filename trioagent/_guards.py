@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._effects import call_user
 from ._events import RunEnded, Status, Stop
+from ._foreign import clean
 from ._scopes import open_flat_nursery
-from ._tools import clean
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
     from ._run import Run

@@ -42,6 +42,7 @@ from ._events import (
     ToolCall,
     must_last,
 )
+from ._foreign import left_behind
 from ._guards import check_output, guarded_input
 from ._limits import reason_to_end
 from ._outcome import Outcome, ResumeDecision, resume_decision
@@ -49,7 +50,7 @@ from ._plan import Plan
 from ._ports import Model, ModelRequest, ToolSpec
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
-from ._tools import Tool, left_behind
+from ._tools import Tool
 
 EVENT_BUFFER = 16
 NOBODYS = ToolCall("")  # a call that is in no run
