@@ -27,6 +27,7 @@ from trioagent import (
     ToolCall,
     ToolError,
     ToolResult,
+    ToolStarted,
     Unknown,
     UserMessage,
     max_cost,
@@ -493,6 +494,14 @@ async def test_a_later_step_does_not_begin_while_one_before_it_is_uncertain() ->
     assert ran == []
     assert outcome.stop_reason == "effect_uncertain"
     assert statuses(outcome) == ["uncertain", "not_started"]
+
+    @tool(effect="once", sequential=True, name="lose")
+    async def lose(x: int) -> str:
+        raise OSError("cut")
+
+    both = [call("lose", x=1), call("ship", x=1)]
+    outcome = await agent(both, tools=[lose, ship]).run("go")
+    assert statuses(outcome) == ["uncertain", "not_started"]
     again = [call("ship", x=1), PAY, call("ship", x=2)]
     outcome = await agent(again, tools=[losing([]), ship]).run("go")
     assert statuses(outcome) == ["confirmed", "uncertain", "not_started"]
@@ -517,8 +526,9 @@ async def test_a_cleanup_that_fails_in_a_tools_own_nursery_ends_no_run(
                 raise ValueError("secret of the cleanup")
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(bad)
             nursery.start_soon(trio.sleep_forever)
+            async with trio.open_nursery() as inner:
+                inner.start_soon(bad)
         return ""
 
     a = agent(call("work"), "done", tools=[work])
@@ -660,3 +670,47 @@ async def test_no_content_is_in_an_error_of_ours() -> None:
     model: Any = a.model
     for thing in (a, outcome, store.events, model.requests, outcome.history):
         assert "secret" not in repr(thing), thing
+
+
+async def left_at(a: Agent, kind: type[KeptEvent], run_id: str) -> Agent:
+    """The agent, with a journal as if its process had died after such an event."""
+    store: Any = a.store
+    await a.run("go", run_id=run_id)
+    dead = MemoryStore()
+    for other in await store.runs():
+        for event in await store.load(other):
+            await dead.append(other, event, claim=1)
+            if other == run_id and isinstance(event, kind):
+                break
+        dead.release(other, 1)
+    return replace(a, store=dead)
+
+
+async def test_a_child_that_only_reads_and_is_done_is_not_asked_again() -> None:
+    child = agent("the answer", name="c", store=None)
+    root = agent(*by_turn(call("c", prompt="go"), "ok"), tools=[child.as_tool()])
+    root = await left_at(root, ToolStarted, "r")
+    outcome = await root.resume("r")
+    assert outcome.output == "ok"
+    model: Any = child.model
+    assert len(model.requests) == 1
+    (result,) = (m for m in outcome.history if isinstance(m, ToolResult))
+    assert result.content == "the answer"
+
+
+async def test_a_foreign_run_of_that_name_says_nothing_of_a_call_that_was_lost() -> (
+    None
+):
+    child = agent("mine", name="c", tools=[losing([])], store=None)
+    root = agent(*by_turn(call("c", prompt="go"), "I see"), tools=[child.as_tool()])
+    root = await left_at(root, ToolStarted, "r")
+    store: Any = MemoryStore()
+    await agent("foreign", name="x", store=store).run("go", run_id="r-1.0")
+    old: Any = root.store
+    for event in await old.load("r"):
+        await store.append("r", event, claim=1)
+    store.release("r", 1)
+    outcome = await replace(root, store=store).resume("r")
+    (result,) = (m for m in outcome.history if isinstance(m, ToolResult))
+    assert "works on something else" in result.content
+    assert statuses(outcome) == ["none"]
