@@ -10,12 +10,13 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
 )
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import partial
 from inspect import iscoroutinefunction as _is_async
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeGuard, TypeVar, Unpack
 
+import msgspec
 import trio
 
 from ._budget import WorksOn
@@ -338,7 +339,7 @@ class Agent:
         text = self.instructions
         text = text if isinstance(text, str) else text()
         own = self._plan(text, plan.messages, plan.limits, plan.own_conditions)
-        return replace(
+        return msgspec.structs.replace(
             own,
             input_guards=plan.input_guards,
             tool_guards=_both(plan.tool_guards, own.tool_guards),

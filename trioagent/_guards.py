@@ -53,10 +53,6 @@ async def guarded_input(run: Run) -> AsyncGenerator[None]:
 
     `run.input_passed` is set once all have passed: writes wait for it.
     """
-    if not run.plan.input_guards:
-        run.input_passed.set()
-        yield
-        return
 
     async def watch() -> None:
         messages = run.plan.messages

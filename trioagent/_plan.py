@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from datetime import UTC, datetime
+
+import msgspec
 
 from ._events import Message, RunStarted
 from ._limits import Condition, Limits, Price, StopCondition
@@ -12,8 +15,12 @@ from ._schema import AnswerType
 from ._tools import Tool, Toolset
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+def now() -> str:
+    """The clock on the wall, for people."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is made from: the agent's description and the call's, as one."""
 
     agent: str
@@ -38,7 +45,7 @@ class Plan:
     observers: tuple[Observer, ...]
     own_conditions: tuple[StopCondition, ...]  # of the call
 
-    def started(self, run_id: str, created: str, parent: str) -> RunStarted:
+    def started(self, run_id: str, works_on: object) -> RunStarted:
         """The first event of a run, with all that somebody needs to resume it."""
         return RunStarted(
             run_id=run_id,
@@ -46,8 +53,8 @@ class Plan:
             model=self.models[0].name,
             instructions=self.instructions,
             messages=self.messages,
-            created=created,
-            parent=parent,
+            created=now(),
+            parent=str(works_on or ""),
             limits={f.name: getattr(self.limits, f.name) for f in fields(self.limits)},
             stop_when=tuple(
                 (c.code, c.bound)

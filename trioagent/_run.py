@@ -10,13 +10,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
-    ExitStack,
     asynccontextmanager,
     suppress,
 )
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -46,7 +44,7 @@ from ._foreign import left_behind
 from ._guards import check_output, guarded_input
 from ._limits import reason_to_end
 from ._outcome import Outcome, ResumeDecision, resume_decision
-from ._plan import Plan
+from ._plan import Plan, now
 from ._ports import Model, ModelRequest, ToolSpec
 from ._scopes import end_if_cancelled, open_flat_nursery
 from ._state import RunState
@@ -76,7 +74,7 @@ async def drive(run: Run) -> None:
 async def take_turns(run: Run) -> RunEnded:
     """Limits and stop conditions are looked at between turns, every turn."""
     try:
-        async with run.connections(), guarded_input(run):
+        async with run.connections():
             await call_tools(run, await settle(run))  # what a resumed run left undone
             while not (end := run.reason_to_end()):
                 reply = await ask_model(run)
@@ -152,7 +150,7 @@ class Run:
         self.remaining = self.ending.remaining
         self._store = plan.store
         self.claim = claim
-        self._stack = AsyncExitStack()
+        self._stack: AsyncExitStack  # what is held open, while it is
         self._entered: list[Any] = []
         self._kept: dict[str, Any] = {}
         self.tools: dict[str, Tool] = {}
@@ -226,25 +224,23 @@ class Run:
 
     async def main(self) -> None:
         """Carry the run from its first event to its last."""
-        used = self.state.active_seconds
-        self._began = trio.current_time() - used
-        self.ending.start_clock(used)
-        works_on = str(self.works_on or "")
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with self._send, ExitStack() as stack:
-            stack.callback(left_behind.reset, left_behind.set(self.ending.leave_behind))
-            stack.callback(CURRENT.reset, CURRENT.set(self))
-            if self.state.started is None:
-                await self.record(self.plan.started(self.id, now, works_on))
-                stack.callback(self._release)  # it is ours once its start is kept
-            else:
-                stack.callback(self._release)
-                await self.record(RunResumed(claim=self.claim, created=now))
-            await drive(self)
-
-    def _release(self) -> None:
-        if self.plan.store is not None:
-            self.plan.store.release(self.id, self.claim)
+        self._began = trio.current_time() - self.state.active_seconds
+        self.ending.start_clock(self.state.active_seconds)
+        outer = left_behind.set(self.ending.leave_behind), CURRENT.set(self)
+        ours = self.state.started is not None  # claimed; a new one, once it is kept
+        try:
+            with self._send:
+                if ours:
+                    await self.record(RunResumed(claim=self.claim, created=now()))
+                else:
+                    await self.record(self.plan.started(self.id, self.works_on))
+                    ours = True
+                await drive(self)
+        finally:
+            left_behind.reset(outer[0])
+            CURRENT.reset(outer[1])
+            if ours and self.plan.store is not None:
+                self.plan.store.release(self.id, self.claim)
 
     def leave(self) -> None:
         """Nobody reads any more."""
@@ -258,6 +254,10 @@ class Run:
             if self.state.agent != self.plan.agent:  # a resumed run, after a handoff
                 self.plan = self.plan.handoffs[self.state.agent](self.plan)
             await self._open_tools()
+            if self.plan.input_guards:
+                await self._stack.enter_async_context(guarded_input(self))
+            else:
+                self.input_passed.set()
             yield
 
     async def _open_tools(self) -> None:
