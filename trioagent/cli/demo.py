@@ -32,7 +32,8 @@ BANK = """
 def main(options: Namespace) -> int:
     """Play the three parts; 0 if the server confirms both stops."""
     try:
-        model = LocalModel()
+        # Without chance: a story that happens to be short could not be stopped.
+        model = LocalModel(extra_body={"temperature": 0})
     except ValueError as error:
         raise UsageError(str(error)) from error
     return trio.run(_Demo(model).play)

@@ -45,6 +45,7 @@ class LocalModel:
         context_tokens: int = 4096,
         parallel: int = 2,
         threads: int | None = None,
+        extra_body: dict[str, Any] | None = None,
     ) -> None:
         for option, value in (
             ("context_tokens", context_tokens),
@@ -66,6 +67,7 @@ class LocalModel:
             "context_tokens": context_tokens,
             "parallel": parallel,
             "threads": threads,
+            "extra_body": extra_body,  # of each request, such as {"temperature": 0}
             "start_seconds": START_SECONDS,
         }
         self._in_this_run = trio.lowlevel.RunVar[_Shared]("local model")
@@ -192,21 +194,22 @@ class _Server:
             log,
         )
         try:
-            await server.wait_ready(config["name"])
+            await server.wait_ready(config)
         except BaseException:
             await server.stop()  # noqa: ASYNC102 - it brings its own bounded shield
             raise
         return server
 
-    async def wait_ready(self, name: str) -> None:
+    async def wait_ready(self, config: dict[str, Any]) -> None:
         """Wait for the address and a first answer; raise `ModelError` if none comes."""
         problem: ModelError
+        name = config["name"]
         with trio.move_on_after(START_SECONDS) as scope:
             report = await self.read_report()
             if "address" in report:
                 self.address = report["address"]
                 await _get(self.address, "/health")
-                await self.open_chat(name)
+                await self.open_chat(name, config["extra_body"])
                 return
         if scope.cancelled_caught:
             problem = ModelUnavailable(
@@ -233,13 +236,14 @@ class _Server:
         report: dict[str, str] = json.loads(line or b"{}")
         return report
 
-    async def open_chat(self, name: str) -> None:
+    async def open_chat(self, name: str, extra_body: dict[str, Any] | None) -> None:
         chat = OpenAIChat(
             name,
             api_key="",
             base_url=f"{self.address}/v1",
             max_tokens_field="max_tokens",
             provider="local",
+            extra_body=extra_body,
         )
         self.chat = await chat.__aenter__()
 
