@@ -113,7 +113,10 @@ SHAPED: dict[str, Callable[[str], Model]] = {
     "openai-responses": lambda address: OpenAIResponses(
         "local",
         base_url=f"{address}/v1",
-        extra_body={"response_format": {"type": "json_schema", "json_schema": SHAPE}},
+        extra_body={
+            "response_format": {"type": "json_schema", "json_schema": SHAPE},
+            **GREEDY,
+        },
     )
 }
 

@@ -243,6 +243,8 @@ class _Server:
             base_url=f"{self.address}/v1",
             max_tokens_field="max_tokens",
             provider="local",
+            # llama.cpp may drop a kept connection at the very moment it is used again
+            headers={"connection": "close"},
             extra_body=extra_body,
         )
         self.chat = await chat.__aenter__()
