@@ -38,7 +38,8 @@ The files, from the bottom up; imports go up this list only:
       observe     console, story and tree (rich), log (JSON lines), watchdog
       testing     ScriptedModel, BlockingModel, check_model, check_store, the sweep
     faces     know everything
-      cli         trioagent run, runs and demo
+      bench       how runs stop, measured: drivers, adapters, tables, reports
+      cli         trioagent run, runs, demo and bench
 """
 
 from ._agent import Agent
