@@ -114,8 +114,8 @@ def bound(text: str) -> Bound:
     found = re.fullmatch(r"(p\d+(?:\.\d+)?):(\d+(?:\.\d+)?)%", text.strip(), re.ASCII)
     if found is None or found[1] not in NAMES:
         raise ValueError(
-            f"{text!r} is no bound: write PERCENTILE:PERCENT%, such as p99:20%, with one "
-            f"of {', '.join(NAMES)}"
+            f"{text!r} is no bound: write PERCENTILE:PERCENT%, such as p99:20%, with "
+            f"one of {', '.join(NAMES)}"
         )
     return Bound(found[1], float(found[2]))
 
@@ -232,39 +232,47 @@ def _changes(pairs: Sequence[_Pair]) -> list[Change]:
 # Bounds
 
 
+_Suspect = tuple[str, Bound, Ratio, Ratio | None]
+
+
 def _judge(found: Comparison, pairs: Sequence[_Pair], bounds: Sequence[Bound]) -> None:
     """Look at each bound at each time; what is slower by chance is not slower."""
-    suspects: list[tuple[str, Bound, Ratio, Ratio | None]] = []
-    for limit in bounds:
-        short = Counter(_where(pair) for pair in pairs if _few(pair, limit))
-        found.errors += [
-            f"{limit.name} of {where}: n<{FEWEST[NAMES[limit.name]]}" for where in short
-        ]
-        for pair in pairs:
-            if _few(pair, limit):
-                continue
-            at, where = NAMES[limit.name], f"{_where(pair)}, {pair.measure}"
-            old, new = (drawn.found[at][0] for drawn in pair.draws)
-            if found_ratio := pair.ratio(limit.name):
-                by_floor = pair.by_floor(limit.name)
-                suspects.append((where, limit, found_ratio, by_floor))
-            elif math.isinf(new) and not math.isinf(old):
-                found.failures.append(
-                    f"{limit.name} of {where}: it never comes any more"
-                )
     if not pairs:
         found.errors.append("no series was measured in both")
+    suspects: list[_Suspect] = []
+    for limit in bounds:
+        suspects += _suspects(found, pairs, limit)
     chances = [max(r.p, by.p if by else 0.0) for *_, r, by in suspects]
     for (where, limit, slow, by_floor), p in zip(suspects, holm(chances), strict=True):
         if slow.value <= 1 + limit.percent / 100:
             continue
-        said = f"{limit.name} of {where}: {times(slow)} times A's, above {limit.percent:g} %"
+        above = f"above {limit.percent:g} %"
+        said = f"{limit.name} of {where}: {times(slow)} times A's, {above}"
         if verdict([slow, by_floor], p) == SLOWER:
             found.failures.append(said)
         elif slow.low > 1 and by_floor and by_floor.low <= 1:
             found.notes.append(f"{said}; but so is the floor's: the machine")
         else:
             found.notes.append(f"{said}; but that may be chance (p {p:.2g})")
+
+
+def _suspects(
+    found: Comparison, pairs: Sequence[_Pair], limit: Bound
+) -> Iterator[_Suspect]:
+    """The ratios that a bound is about; where there are none, that is told."""
+    short = Counter(_where(pair) for pair in pairs if _few(pair, limit))
+    least = FEWEST[NAMES[limit.name]]
+    found.errors += [f"{limit.name} of {where}: n<{least}" for where in short]
+    for pair in pairs:
+        if _few(pair, limit):
+            continue
+        at, where = NAMES[limit.name], f"{_where(pair)}, {pair.measure}"
+        old, new = (drawn.found[at][0] for drawn in pair.draws)
+        if found_ratio := pair.ratio(limit.name):
+            yield where, limit, found_ratio, pair.by_floor(limit.name)
+        elif math.isinf(new) and not math.isinf(old):
+            never = f"{limit.name} of {where}: it never comes any more"
+            found.failures.append(never)
 
 
 def _few(pair: _Pair, limit: Bound) -> bool:
@@ -329,8 +337,8 @@ def _differences(
         yield from _doubts(name, result, result.env)
     if any(_processes(s) < FEW_PROCESSES for pair in both for s in pair):
         yield (
-            f"with fewer than {FEW_PROCESSES} processes a series does not show how much "
-            "processes differ: a difference may be that of two processes"
+            f"with fewer than {FEW_PROCESSES} processes a series does not show how "
+            "much processes differ: a difference may be that of two processes"
         )
 
 
@@ -365,6 +373,6 @@ def _drift(changes: Sequence[Change]) -> Iterator[str]:
         )
     if changes and not any(change.adapter == FLOOR for change in changes):
         yield (
-            f"{FLOOR} is not in both: whether the code or the machine changed is unknown "
-            f"(p below {ALPHA} is about chance alone)"
+            f"{FLOOR} is not in both: whether the code or the machine changed is "
+            f"unknown (p below {ALPHA} is about chance alone)"
         )

@@ -6,16 +6,16 @@ The methods, and where each was described:
 - A percentile is an order statistic: of n values the one at place ceil(n p). Its
   interval is a pair of order statistics, chosen by the binomial distribution (Conover,
   Practical Nonparametric Statistics, 1999, section 3.2). It takes the values as
-  independent; with several processes that is not quite so, and a ratio's interval, which
-  knows the processes, is the better judge.
+  independent; with several processes that is not quite so, and a ratio's interval,
+  which knows the processes, is the better judge.
 - The ratio of a percentile of two series has a percentile bootstrap interval (Efron and
   Tibshirani, An Introduction to the Bootstrap, 1993). Samples of one process have its
-  luck in common (its hash seed, where its memory lies), so with three processes or more,
-  processes are drawn first, k - 1 of k, which keeps the variance unbiased with few of
-  them (Rao and Wu 1988), and then samples of those. The interval is widened from the
-  normal distribution to Student's t with as many degrees of freedom as the processes
-  give (Hesterberg 2015). With one or two processes the samples alone are drawn, and the
-  interval says nothing of other processes.
+  luck in common (its hash seed, where its memory lies), so with three processes or
+  more, processes are drawn first, k - 1 of k, which keeps the variance unbiased with
+  few of them (Rao and Wu 1988), and then samples of those. The interval is widened from
+  the normal distribution to Student's t with as many degrees of freedom as the
+  processes give (Hesterberg 2015). With one or two processes the samples alone are
+  drawn, and the interval says nothing of other processes.
 - Whether the values of one series tend to be larger: the rank test of Mann and Whitney
   (1947), two-sided, corrected for ties.
 - With many series compared at once, p-values are adjusted by Holm (1979).
@@ -53,7 +53,7 @@ NOT_SHOWN = "no difference shown"
 
 
 class Percentile(msgspec.Struct, frozen=True):
-    """A percentile and its interval; None on both sides where there are too few values."""
+    """A percentile and its interval; None twice where there are too few values."""
 
     value: float
     low: float | None = None
@@ -92,9 +92,9 @@ def _place(n: int, p: float) -> int:
 def _interval_ranks(n: int, p: float, confidence: float) -> tuple[int, int] | None:
     """The order statistics, from 1, that hold the percentile between them.
 
-    Each end may miss it in half of the cases that are allowed. Where even the last value
-    misses it more often, the other end gets what is left: so an interval of p99 begins
-    with 299 values and not with 368.
+    Each end may miss it in half of the cases that are allowed. Where even the last
+    value misses it more often, the other end gets what is left: so an interval of p99
+    begins with 299 values and not with 368.
     """
     below = _binomial(n, p)[:n]  # [k]: the chance that at most k values are below
     above = 1 - below  # [k]: that more than k are
@@ -115,7 +115,8 @@ def _binomial(n: int, p: float) -> Values:
     log_choose = np.concatenate(([0.0], np.cumsum(np.log(n + 1 - k) - np.log(k))))
     successes = np.arange(n + 1)
     logs = log_choose + successes * math.log(p) + (n - successes) * math.log1p(-p)
-    return np.minimum(np.cumsum(np.exp(logs)), 1.0)
+    found: Values = np.minimum(np.cumsum(np.exp(logs)), 1.0)
+    return found
 
 
 # Resampling
@@ -132,9 +133,9 @@ class Draws:
 def resample(groups: Groups, percentiles: Sequence[float], seed: str) -> Draws | None:
     """Draw processes, then samples; None without values. The same seed draws the same.
 
-    A percentile of n values drawn with replacement is the value at the place of an order
-    statistic of n uniform numbers, which has a beta distribution: so a resample takes
-    one random number and not n, with the same result.
+    A percentile of n values drawn with replacement is the value at the place of an
+    order statistic of n uniform numbers, which has a beta distribution: so a resample
+    takes one random number and not n, with the same result.
     """
     kept = [np.asarray(group, float) for group in groups if len(group)]
     if not kept:

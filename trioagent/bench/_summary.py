@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -221,6 +222,11 @@ def number(value: float) -> str:
     """A number with three digits, or all before the point."""
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{digits}f}"
+
+
+def slug(key: str) -> str:
+    """A scenario's key as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-")
 
 
 def left_words(left: dict[str, int]) -> str:

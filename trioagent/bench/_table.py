@@ -46,8 +46,8 @@ HEADS = {  # of the columns of what was left, on two lines
     "not_returned": "never\nback",
 }
 LEGEND = (
-    "Times count from the instant the stop was planned for. [95 %]: the interval of the "
-    "median, and of the ratio of medians. What was left is summed over all samples."
+    "Times count from the instant the stop was planned for. [95 %]: the interval of "
+    "the median, and of the ratio of medians. What was left is summed over all samples."
 )
 
 
@@ -178,10 +178,12 @@ def comparison_tables(found: Comparison) -> Iterator[RenderableType]:
     for line in found.only:
         yield _said(line)
     yield Text()
-    for line in found.failures:
-        yield _said(f"FAILED: {line}", "bold red")
-    for line in found.errors:
-        yield _said(f"CANNOT BE SAID: {line}", "bold red")
+    for lines, word, style in (
+        (found.notes, "Not counted", "yellow"),
+        (found.failures, "FAILED", "bold red"),
+        (found.errors, "CANNOT BE SAID", "bold red"),
+    ):
+        yield from (_said(f"{word}: {line}", style) for line in lines)
     yield _said(found.conclusion, "bold")
 
 

@@ -8,15 +8,18 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import trio
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from trioagent.bench._doctor import environment
 from trioagent.bench._driver import Plan, Session, adapters_from, pythons_from
 from trioagent.bench._results import Result, write_csv, write_result
 from trioagent.bench._scenarios import (
@@ -24,64 +27,16 @@ from trioagent.bench._scenarios import (
     PARAMETERS,
     QUICK,
     SCENARIOS,
-    SOURCES,
     Scene,
     parse_scenes,
 )
 from trioagent.bench.adapters import ADAPTERS
 
-from ._options import UsageError, count
+from ._options import UsageError
 
+WIDTH = 100
 PLACE = Path(".trioagent/bench")
 QUICK_PLAN = {"samples": 30, "processes": 1, "warmup": 2, "series_seconds": 18.0}
-RUN = """Stop runs of each adapter in each scenario, and measure how long it takes and
-what is left. Ctrl-C ends it, and what was measured is kept."""
-
-
-def add_parsers(commands: Any) -> None:
-    """Add the two commands to those of `trioagent bench`."""
-    listing = commands.add_parser("list", help="what can be measured, and with what")
-    listing.add_argument("--json", action="store_true", help="print one object")
-    listing.set_defaults(main=show_list)
-    run = commands.add_parser("run", help="measure", description=RUN)
-    run.add_argument(
-        "scenarios",
-        nargs="*",
-        metavar="SCENARIO",
-        help="by name, or NAME:PARAMETER=VALUE,…; default: all of them",
-    )
-    run.add_argument(
-        "--adapter",
-        action="append",
-        metavar="NAME",
-        help="one of those of `list`, or NAME=COMMAND for one of your own",
-    )
-    run.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="the interpreter that has an adapter's packages",
-    )
-    run.add_argument(
-        "--quick", action="store_true", help="under 3 minutes, few samples"
-    )
-    for name, about in (
-        ("samples", "of each adapter in each scenario"),
-        ("processes", "that they are spread over"),
-        ("warmup", "samples of each process that are dropped"),
-        ("seed", "of the instants at which the stops come"),
-    ):
-        run.add_argument(f"--{name}", type=count, metavar="N", help=about)
-    run.add_argument("--source", choices=SOURCES, help="where the stop comes from")
-    for name in ("tools", "depth", "payload"):
-        run.add_argument(f"--{name}", type=count, metavar="N", help="of each scenario")
-    run.add_argument("--affinity", metavar="CPU,…", help="processors of the adapters")
-    run.add_argument("--gc", choices=("on", "off"), default="on")
-    run.add_argument("-o", "--output", type=Path, metavar="FILE", help="JSON goes here")
-    run.add_argument("--csv", type=Path, metavar="FILE", help="one row for each sample")
-    run.add_argument("--json", action="store_true", help="print the result as JSON")
-    run.set_defaults(main=run_bench)
 
 
 def show_list(options: argparse.Namespace) -> int:
@@ -145,10 +100,9 @@ def _processors(text: str | None) -> tuple[int, ...]:
 
 def run_bench(options: argparse.Namespace) -> int:
     """Measure, show it, keep it."""
-    from trioagent.bench._doctor import environment
-
     try:
         plan = make_plan(options)
+        tables = None if options.json else import_module("trioagent.bench._table")
     except ValueError as error:
         raise UsageError(str(error)) from None
     result = Result(
@@ -166,15 +120,18 @@ def run_bench(options: argparse.Namespace) -> int:
             write_csv(result, file)
     if options.json:
         sys.stdout.write(path.read_text())
-    else:
-        from trioagent.bench._table import result_tables
-
-        console = Console()
-        console.width = max(100, console.width)  # narrower, no number would stay whole
-        for table in result_tables(result):
-            console.print(table)
+    if tables:
+        show(tables.result_tables(result))
     sys.stderr.write(f"kept in {path}\n")
     return 130 if stopped else 0
+
+
+def show(tables: Iterable[RenderableType]) -> None:
+    """Print them, on 100 columns at least: narrower, no number would stay whole."""
+    console = Console()
+    console.width = max(WIDTH, console.width)
+    for table in tables:
+        console.print(table)
 
 
 async def _measure(plan: Plan, result: Result) -> bool:

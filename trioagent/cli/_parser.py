@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from rich_argparse import RawDescriptionRichHelpFormatter as Style
 
+from ._bench_parser import add_verbs as add_bench_verbs
 from ._options import call_place, count, duration, file_name, token_count, turn_count
 
 EXIT_CODES = """exit codes:
@@ -41,6 +42,8 @@ ROW = """
 EFFECT = """
   run_id, call, tool, arguments, effect, effect_status, key, recovery,
   attempts, judged_by, verdict, result"""
+BENCH = """Stop runs of trioagent, of bare event loops and of other frameworks, at
+instants drawn before; measure how long it takes, and count what is left."""
 VERBS = {
     "list": (
         "the newest runs, and what is uncertain in them",
@@ -95,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
         ("run", "run an agent", RUN, EXIT_CODES, _add_run),
         ("runs", "what became of runs, what to do now", RUNS, RUNS_CODES, _add_runs),
         ("demo", "see runs stop", DEMO, "", None),
+        ("bench", "how fast runs stop, what is left then", BENCH, "", add_bench_verbs),
     ):
         command = commands.add_parser(
             name, help=said, description=about, epilog=codes, formatter_class=Style
