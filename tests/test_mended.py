@@ -32,7 +32,7 @@ from trioagent import (
     retries,
     tool,
 )
-from trioagent.testing import MemoryStore, ScriptedModel, call
+from trioagent.testing import Hang, MemoryStore, ScriptedModel, call
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -128,7 +128,7 @@ async def test_a_bug_after_a_stop_does_not_hide_the_stop() -> None:
             finally:
                 raise ValueError("while leaving")
 
-    a = Agent(Sour([["a", Reply(text="a")]]), store=MemoryStore())
+    a = Agent(Sour([["a", Hang()]]), store=MemoryStore())
     with pytest.raises(ValueError, match="while leaving"):
         async with a.open("go") as run:
             async for event in run:

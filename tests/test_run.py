@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -1328,3 +1329,34 @@ async def test_unused_events_are_named() -> None:
         RunEnded,
     ]
     assert not any(isinstance(e, ToolNotRun) for e in journal(a))
+
+
+async def test_a_run_that_never_waits_can_be_stopped_all_the_same() -> None:
+    class Eager:
+        name = "eager:model"
+
+        @asynccontextmanager
+        async def open_reply(self, request: ModelRequest) -> Any:
+            yield self._parts()
+
+        async def _parts(self) -> Any:
+            reply = Reply(tool_calls=(ToolCall("look"),), finish_reason="tool_calls")
+            yield reply
+
+    @tool(effect="read")
+    async def look() -> str:
+        return "seen"
+
+    limits = Limits(turns=5_000, tool_calls=5_000)
+    async with trio.open_nursery() as nursery:
+        async with Agent(Eager(), tools=[look], limits=limits).open("go") as run:
+            nursery.start_soon(cancel_soon, run)
+            async for _ in run:
+                pass
+    assert run.outcome.status is Status.CANCELLED
+    assert run.outcome.turns < 100
+
+
+async def cancel_soon(run: Run) -> None:
+    await trio.lowlevel.checkpoint()
+    run.cancel()

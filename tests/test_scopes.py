@@ -6,6 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from trioagent import Limits, Status
+from trioagent._ending import Ending
+from trioagent._foreign import only_cancels
 from trioagent._scopes import GracePeriods, end_if_cancelled, open_flat_nursery
 
 
@@ -102,3 +105,33 @@ async def test_a_cancel_is_no_error() -> None:
             nursery.start_soon(trio.sleep_forever)
             scope.cancel()
     assert scope.cancelled_caught
+
+
+async def test_of_a_cancel_and_errors_in_its_cleanup_only_the_cancel_goes_on() -> None:
+    with trio.CancelScope() as scope:
+        with only_cancels():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                await trio.lowlevel.checkpoint()
+                scope.cancel()
+                raise ValueError("in a cleanup")
+    assert scope.cancelled_caught
+
+
+async def test_errors_that_no_cancel_came_with_go_on_as_they_are() -> None:
+    group = BaseExceptionGroup("both", [KeyboardInterrupt(), ValueError()])
+    with pytest.RaisesGroup(KeyboardInterrupt, ValueError) as info, only_cancels():
+        raise group
+    assert info.value is group
+
+
+async def test_a_run_whose_parent_does_not_know_yet_has_the_reason_of_the_root() -> (
+    None
+):
+    root = Ending(Limits(), None)
+    leaf = Ending(Limits(), Ending(Limits(), root))
+    root.cancel("enough")
+    leaf.graces.note_cancel()  # in trio, who sees a cancel first is not settled
+    assert leaf.cause is not None
+    assert leaf.cause.status is Status.CANCELLED
+    assert leaf.cause.stop.detail == "enough"

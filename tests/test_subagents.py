@@ -509,7 +509,7 @@ def test_stopped_at_any_step_a_handoff_tells_the_truth(stop: Any) -> None:
         asked = [e for e in point.events if isinstance(e, ModelAsked)]
         assert len(asked) <= 2
 
-    assert sweep_cancels(fresh, stop=stop, check=check) > 30
+    assert sweep_cancels(fresh, stop=stop, check=check) > 20
 
 
 async def test_a_repeated_name_is_refused() -> None:
@@ -624,3 +624,42 @@ async def test_of_two_agents_of_one_name_the_first_one_takes_over() -> None:
     clerk = agent(call("handoff_to_expert"), name="clerk", handoff_to=[middle, expert])
     outcome = await clerk.run("go")
     assert outcome.output == "the first"
+
+
+async def test_a_slow_reader_of_the_root_slows_its_children(
+    autojump_clock: MockClock,
+) -> None:
+    child = agent("word " * 100, name="child")
+    root = agent(ask(), "done", tools=[child.as_tool()])
+    words = 0
+    async with root.open("go") as run:
+        async for event in run:
+            await trio.sleep(0.1)
+            words += isinstance(event, FromChild) and isinstance(event.event, TextDelta)
+    assert run.outcome.status is Status.COMPLETED
+    assert words == 100
+
+
+async def test_a_child_that_was_done_when_all_was_lost_is_not_asked_again() -> None:
+    store, lost = MemoryStore(), MemoryStore()
+
+    def family_of_two() -> Agent:
+        child = agent(*by_turn("the answer"), name="child")
+        return agent(*by_turn(ask(), "well done"), tools=[child.as_tool()], store=lost)
+
+    first = replace(family_of_two(), store=store)
+    outcome = await first.run("go")
+    child_run = f"{outcome.run_id}-1.0"
+    for event in await store.load(child_run):
+        await lost.append(child_run, event, claim=1)
+    for event in await store.load(outcome.run_id):
+        await lost.append(outcome.run_id, event, claim=1)
+        if isinstance(event, ToolStarted):
+            break  # and never the end of the call
+    lost.release(outcome.run_id, 1)
+    again = family_of_two()
+    after = await again.resume(outcome.run_id)
+    assert after.status is Status.COMPLETED
+    [result] = [m for m in after.history if isinstance(m, ToolResult)]
+    assert result.content == "the answer"
+    assert len(await lost.load(child_run)) == len(await store.load(child_run))

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from trioagent import (
     Agent,
+    Effect,
     EffectStatus,
     Limits,
     Reply,
@@ -95,6 +96,14 @@ def test_hints_and_docstring_become_the_schema() -> None:
 
 def test_a_tool_can_be_called_as_the_function_it_is() -> None:
     assert "ada 3 new" in trio.run(lambda: search("ada", limit=3))
+
+
+def test_options_count_also_where_the_function_stands_beside_them() -> None:
+    async def look() -> str:
+        return ""
+
+    made = tool(look, effect="read", name="find")
+    assert (made.name, made.effect) == ("find", Effect.READ)
 
 
 async def test_defaults_are_filled_in_and_not_shared() -> None:

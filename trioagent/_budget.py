@@ -62,8 +62,10 @@ class Budget:
     @property
     def price(self) -> Price | None:
         """The prices this run knows, or who it works for."""
-        known = (run.plan.price for run in self._levels() if run.plan.price)
-        return next(known, None)
+        for run in self._levels():
+            if run.plan.price:
+                return run.plan.price
+        return None
 
     async def reserve(self, model: Model) -> None:
         """Find out how many tokens the next reply may have, and reserve them.

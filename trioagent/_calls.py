@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +23,7 @@ from ._events import (
     ToolOutput,
     ToolStarted,
 )
-from ._scopes import is_cancelled
+from ._scopes import is_cancelled, open_flat_nursery
 from ._tools import Tool, ToolContext
 
 if TYPE_CHECKING:  # the loop calls this file, and this file reports to the run
@@ -70,20 +68,55 @@ def in_batches(run: Run, calls: Sequence[ToolCall]) -> Iterator[Sequence[ToolCal
         yield together
 
 
+async def side_by_side(
+    run: Run,
+    call_tool: Callable[[Run, ToolCall], Awaitable[None]],
+    batch: Sequence[ToolCall],
+) -> None:
+    """Carry a batch out, `Limits.parallel_tools` at a time. They begin in their order.
+
+    A call that is alone needs no task of its own, but lets the others run before it,
+    as a task would: nothing else in a turn has to.
+    """
+    if len(batch) == 1:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        await call_tool(run, batch[0])
+        return
+    most = run.limits.parallel_tools
+    slots = trio.Semaphore(most)
+
+    async def in_turn(run: Run, call: ToolCall) -> None:
+        try:
+            await call_tool(run, call)
+        finally:
+            slots.release()
+
+    work = call_tool if len(batch) <= most else in_turn
+    async with open_flat_nursery() as nursery:
+        for call in batch:
+            # Each makes its first step before the next one is there.
+            await slots.acquire()
+            nursery.start_soon(work, run, call, name=f"tool {call.name}")
+
+
 def _reserve(run: Run, calls: Sequence[ToolCall]) -> None:
-    begun, most = run.state.begun.copy(), run.limits.tool_calls
-    left = most - begun.total()
+    begun, most = run.state.begun, run.limits.tool_calls
+    left, now = most - sum(begun.values()), dict.fromkeys((c.name for c in calls), 0)
     for call in calls:
         if call.position in run.state.turns[call.turn - 1].starts:
             continue  # it began before, and was counted then
         tool = tool_of(run, call)
         if left <= 0:
             refused = f"the run may make {most} calls, and they are used up."
-        elif tool and begun[call.name] >= (tool.most_calls or math.inf):
+        elif (
+            tool
+            and tool.most_calls
+            and begun[call.name] + now[call.name] >= tool.most_calls
+        ):
             refused = f"{call.name} may be called {tool.most_calls} times in a run."
         else:
             left -= 1
-            begun[call.name] += 1
+            now[call.name] += 1
             continue
         run.refused[call.place] = refused
 
@@ -182,17 +215,16 @@ async def perform(run: Run, ready: PreparedCall) -> ToolEnded | ToolLost | ToolN
     end: ToolEnded | ToolLost | ToolNotRun = ToolLost(
         call=call, problem=problem, code="stopped"
     )
-    with _grace(run, tool), run.child(f"tool {call.name}"):
+    with run.ending.child(f"tool {call.name}", _grace(run, tool)):
         end = await tool.call(call, arguments, seconds, start.attempt)
     return end  # noqa: RET504 - the shield may have swallowed the cancel
 
 
-def _grace(run: Run, tool: Tool) -> AbstractContextManager[Any, bool | None]:
-    grace = tool.grace_seconds
-    if grace is None:
-        now = tool.effect is Effect.READ or tool.threads == "cooperative"
-        grace = 0.0 if now else run.limits.write_grace_seconds
-    return run.ending.graces.shield(grace) if grace else nullcontext()
+def _grace(run: Run, tool: Tool) -> float:
+    if tool.grace_seconds is not None:
+        return tool.grace_seconds
+    now = tool.effect is Effect.READ or tool.threads == "cooperative"
+    return 0.0 if now else run.limits.write_grace_seconds
 
 
 def _context(run: Run, ready: PreparedCall) -> ToolContext:
@@ -217,14 +249,14 @@ async def _show(run: Run, call: ToolCall, text: str) -> None:
 
 async def conclude(run: Run, end: ToolEnded | ToolLost | ToolNotRun) -> None:
     """Keep what became of a call. A fatal error ends the run, others do not."""
-    if isinstance(end, ToolEnded) and (run.ending.stopping or is_cancelled()):
+    if type(end) is ToolEnded and (run.ending.stopping or is_cancelled()):
         end = msgspec.structs.replace(end, late=True)
     if run.broken:  # the journal of this run is: that is no failure of the tool
         raise run.broken
-    if not isinstance(end, ToolEnded) and end.code == "paused":
+    if end.code == "paused" and type(end) is not ToolEnded:
         run.paused.add(end.call.place)
     await run.record(end)
-    if isinstance(end, ToolEnded) and end.code == "fatal" and not run.ending.cause:
+    if end.code == "fatal" and type(end) is ToolEnded and not run.ending.cause:
         detail = f"{end.call.name}: {end.content}"
         stop = Stop("tool_failed", detail, scope="tool", source="tool")
         run.ending.stop_now(Status.FAILED, stop)

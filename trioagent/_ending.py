@@ -14,7 +14,7 @@ import trio
 from ._events import Child, CleanupOverrun, RunEnded, Status, Stop
 from ._foreign import clean
 from ._limits import Limits
-from ._scopes import GracePeriods, is_cancelled
+from ._scopes import GracePeriods, Shield, is_cancelled
 
 logger = logging.getLogger("trioagent")
 
@@ -146,9 +146,13 @@ class Ending:
         """Whether there is a reason to end, or a cancel has come."""
         return self.cause is not None or self.graces.cancelled_at is not None
 
-    def child(self, name: str) -> Working:
-        """The current task is working for the run; if it is stopped, report how."""
-        return Working(self, name)
+    def child(self, name: str, grace_seconds: float = 0.0) -> Working:
+        """The current task is working for the run; if it is stopped, report how.
+
+        With a grace it is shielded: a stop leaves it that long to come to its end.
+        """
+        shield = self.graces.shield(grace_seconds) if grace_seconds else None
+        return Working(self, name, shield)
 
     def begin(self, task: trio.lowlevel.Task, name: str) -> str | None:
         """A task works for the run; what it was doing until now."""
@@ -160,10 +164,11 @@ class Ending:
         self, task: trio.lowlevel.Task, name: str, outer: str | None, ended: str
     ) -> None:
         """It does not any more; where the run is being stopped, that is reported."""
-        del self._children[task]
-        if outer:
+        if outer is None:
+            del self._children[task]
+        else:
             self._children[task] = outer
-        if is_cancelled():
+        if self.graces.cancelled_at is None and ended == "cancelled" and is_cancelled():
             self.graces.note_cancel()
         if self.graces.cancelled_at is not None:
             self.report(name, ended)
@@ -205,13 +210,16 @@ class Ending:
 class Working:
     """What `Ending.child` gives, for a `with` block."""
 
-    __slots__ = ("_ending", "_name", "_outer", "_task")
+    __slots__ = ("_ending", "_name", "_outer", "_shield", "_task")
 
-    def __init__(self, ending: Ending, name: str) -> None:
+    def __init__(self, ending: Ending, name: str, shield: Shield | None) -> None:
         self._ending = ending
         self._name = name
+        self._shield = shield
 
     def __enter__(self) -> None:
+        if self._shield:
+            self._shield.__enter__()
         self._task = trio.lowlevel.current_task()
         self._outer = self._ending.begin(self._task, self._name)
 
@@ -220,10 +228,11 @@ class Working:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> bool:
         failed = "cancelled" if isinstance(error, trio.Cancelled) else "failed"
         ended = "finished" if error is None else failed
         self._ending.end(self._task, self._name, self._outer, ended)
+        return bool(self._shield and self._shield.__exit__(kind, error, traceback))
 
 
 def _where(task: trio.lowlevel.Task) -> str:

@@ -112,8 +112,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __add__(self, other: Usage) -> Usage:
         """Sum what is known; a field unknown on both sides stays unknown."""
-        fields = ((n, getattr(self, n), getattr(other, n)) for n in USAGE_FIELDS)
-        return Usage(**{n: a if b is None else (a or 0) + b for n, a, b in fields})
+        fields: dict[str, Any] = {}
+        for name in USAGE_FIELDS:
+            a, b = getattr(self, name), getattr(other, name)
+            fields[name] = a if b is None else (a or 0) + b
+        return Usage(**fields)
 
 
 USAGE_FIELDS = Usage.__struct_fields__
@@ -448,11 +451,11 @@ _MAY_LINGER = (ModelAsked, ModelReplied, ToolNotRun, ChildSpent)
 
 def must_last(event: KeptEvent) -> bool:
     """Whether a run waits until the event would survive a crash."""
-    if isinstance(event, ToolStarted):
+    if type(event) is ToolStarted:
         return event.effect is not Effect.READ
-    if isinstance(event, ToolEnded):
+    if type(event) is ToolEnded:
         return event.effect_status is not EffectStatus.NONE
-    return not isinstance(event, _MAY_LINGER)
+    return type(event) not in _MAY_LINGER
 
 
 _Piece = ReplyOpened | TextDelta | ReasoningDelta | ToolCallDelta | UsageReported

@@ -30,12 +30,19 @@ class only_cancels:  # noqa: N801 - it is called like a function
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if not isinstance(error, BaseExceptionGroup):
-            return
-        cancelled, rest = error.split(trio.Cancelled)
-        if cancelled is not None and isinstance(rest, ExceptionGroup):
-            logger.warning("in a cleanup: %s", ", ".join(_types(rest)))
-            raise cancelled from None
+        if isinstance(error, BaseExceptionGroup):
+            cancels = cancels_of(error)
+            if cancels is not error:
+                raise cancels from None
+
+
+def cancels_of(error: BaseExceptionGroup[Any]) -> BaseExceptionGroup[Any]:
+    """See `only_cancels`."""
+    cancelled, rest = error.split(trio.Cancelled)
+    if cancelled is None or not isinstance(rest, ExceptionGroup):
+        return error
+    logger.warning("in a cleanup: %s", ", ".join(_types(rest)))
+    return cancelled
 
 
 def _types(group: BaseExceptionGroup[Any]) -> Iterator[str]:

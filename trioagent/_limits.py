@@ -298,6 +298,7 @@ def _spending(conditions: Iterable[StopCondition]) -> Iterator[tuple[Condition, 
 
 
 _SPENT = ("max_tokens", "max_cost")
+_MILLION = Usage(input_tokens=0, output_tokens=1_000_000)
 
 
 def passed(conditions: Iterable[StopCondition], spent: Usage) -> Condition | None:
@@ -317,12 +318,11 @@ def output_cap(
     What token and cost limits leave; the input of the request, which nobody has
     counted yet, may still bring it over.
     """
-    million = Usage(input_tokens=0, output_tokens=1_000_000)
     caps: list[float] = []
     for condition, bound in _spending(conditions):
         if condition.code == "max_tokens":
             caps.append(bound - (spent.total_tokens or 0))
-        elif price and (usd := price(model, million)):
+        elif price and (usd := price(model, _MILLION)):
             caps.append((bound - (spent.cost or 0)) / usd * 1_000_000)
     return max(1, int(min(caps))) if caps else None
 

@@ -154,7 +154,13 @@ class Model(Protocol):
 
 
 class Store(Protocol):
-    """Where the events of runs are kept: the journal. Every error is a `StoreError`."""
+    """Where the events of runs are kept: the journal. Every error is a `StoreError`.
+
+    It may also have an `append_nowait`, which takes what `append` takes and is no
+    coroutine: where the event can be kept without waiting, and as `append` says, it
+    keeps it and returns True; else it does nothing and returns False. A run asks it
+    first, unless a subclass has an `append` of its own and none of this.
+    """
 
     async def append(
         self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
@@ -196,3 +202,13 @@ class Store(Protocol):
     async def runs(self) -> list[str]:
         """The ids of all runs, the one that began last first."""
         ...
+
+
+def nowait_of(store: Store | None) -> Callable[..., bool] | None:
+    """The store's `append_nowait`, if it has one.
+
+    It is asked before `append`, so it counts only in the class that has that one too: a
+    subclass with an `append` of its own would be passed by.
+    """
+    owner = next((c for c in type(store).__mro__ if "append" in vars(c)), object)
+    return getattr(store, "append_nowait") if "append_nowait" in vars(owner) else None  # noqa: B009

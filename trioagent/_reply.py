@@ -39,7 +39,6 @@ class Clocks:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.scope = trio.CancelScope()
         self._limits = limits
         now = trio.current_time()
         self._ends = {
@@ -47,14 +46,15 @@ class Clocks:
             "first_token": now + limits.first_token_seconds,
             "silence": math.inf,
         }
-        self.scope.deadline = min(self._ends.values())
+        self.scope = trio.CancelScope(deadline=min(self._ends.values()))
 
     def hear(self, part: ReplyPart) -> None:
         """Something came: the silence is over, and with content the wait as well."""
-        self._ends["silence"] = trio.current_time() + self._limits.silence_seconds
-        if isinstance(part, (*_CONTENT, Reply)):
-            self._ends["first_token"] = math.inf
-        self.scope.deadline = min(self._ends.values())
+        ends = self._ends
+        ends["silence"] = trio.current_time() + self._limits.silence_seconds
+        if type(part) in _ANSWERS:
+            ends["first_token"] = math.inf
+        self.scope.deadline = min(ends.values())
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -78,6 +78,7 @@ class Clocks:
 
 
 _CONTENT = (TextDelta, ReasoningDelta, ToolCallDelta)
+_ANSWERS = {*_CONTENT, Reply}
 _SAID = {
     "reply": "the model did not finish its reply",
     "first_token": "the model said nothing",
@@ -93,14 +94,14 @@ async def read_reply(run: Run, model: Model, request: ModelRequest) -> Reply:
     """
     heard: list[ReplyPart] = []
     asked = whole = False
-    failure: ModelError = ModelAborted("")
+    failure: ModelError | None = None
     try:
         await end_if_cancelled()
         asked = True
         clocks = Clocks(run.limits)
         with flat_errors(), run.child("reply"), clocks.scope:
             await _listen(run, model, request, clocks, heard)
-        if heard and isinstance(heard[-1], Reply):
+        if heard and type(heard[-1]) is Reply:
             whole = True
             return heard[-1]
         clocks.check()
@@ -111,7 +112,7 @@ async def read_reply(run: Run, model: Model, request: ModelRequest) -> Reply:
     finally:
         if not whole:
             # `record` brings its own bounded shield.
-            cut = _cut(request.turn, heard, asked, failure)
+            cut = _cut(request.turn, heard, asked, failure or ModelAborted(""))
             await run.record(cut)  # noqa: ASYNC102
 
 
@@ -125,11 +126,12 @@ async def _listen(
     async with model.open_reply(request) as parts:
         async for part in parts:
             clocks.hear(part)
-            if not isinstance(part, KeepAlive):
-                heard.append(part)
-            if isinstance(part, UsageReported):
+            if isinstance(part, KeepAlive):
+                continue
+            heard.append(part)
+            if type(part) is UsageReported:
                 run.budget.watch(model, part.usage)
-            if isinstance(part, (Reply, KeepAlive)) or run.publish_nowait(part):
+            if isinstance(part, Reply) or run.publish_nowait(part):
                 continue
             with clocks.standing_still():
                 await run.publish(part)

@@ -23,7 +23,7 @@ import trio
 from ._approvals import allow
 from ._attempts import ask
 from ._budget import Budget, WorksOn
-from ._calls import PreparedCall, conclude, in_batches, perform, prepare
+from ._calls import PreparedCall, conclude, in_batches, perform, prepare, side_by_side
 from ._effects import settle
 from ._ending import Ending, logger
 from ._errors import ModelError, StoreError, ToolError
@@ -45,8 +45,8 @@ from ._guards import check_output, guarded_input
 from ._limits import reason_to_end
 from ._outcome import Outcome, ResumeDecision, resume_decision
 from ._plan import Plan, now
-from ._ports import Model, ModelRequest, ToolSpec
-from ._scopes import end_if_cancelled, open_flat_nursery
+from ._ports import Model, ModelRequest, ToolSpec, nowait_of
+from ._scopes import end_if_cancelled
 from ._state import RunState
 from ._tools import Tool
 
@@ -93,25 +93,19 @@ async def ask_model(run: Run) -> Reply:
 async def call_tools(run: Run, calls: tuple[ToolCall, ...]) -> None:
     while calls:
         for batch in in_batches(run, calls):
-            async with open_flat_nursery() as nursery:
-                for call in batch:
-                    await run.slots.acquire_on_behalf_of(call.place)
-                    nursery.start_soon(call_tool, run, call, name=f"tool {call.name}")
+            await side_by_side(run, call_tool, batch)
         calls = await settle(run)
 
 
 async def call_tool(run: Run, call: ToolCall) -> None:
     """The start is kept before the effect begins: a start with no end is uncertain."""
-    try:
-        await end_if_cancelled()
-        ready = await allow(run, prepare(run, call))
-        if isinstance(ready, PreparedCall):
-            await run.record(ready.start)
-            await conclude(run, await perform(run, ready))
-        elif ready:
-            await run.record(ready)
-    finally:
-        run.slots.release_on_behalf_of(call.place)
+    await end_if_cancelled()
+    ready = await allow(run, prepare(run, call))
+    if isinstance(ready, PreparedCall):
+        await run.record(ready.start)
+        await conclude(run, await perform(run, ready))
+    elif ready:
+        await run.record(ready)
 
 
 class Run:
@@ -145,10 +139,10 @@ class Run:
         self.asked: set[tuple[int, int]] = set()  # calls that were looked up
         self.broken: StoreError | None = None  # what kept a child's spending out
         self.refused: dict[tuple[int, int], str] = {}  # calls that are too many
-        self.slots = trio.CapacityLimiter(plan.limits.parallel_tools)
         self.child = self.ending.child
         self.remaining = self.ending.remaining
         self._store = plan.store
+        self._keep_nowait = nowait_of(plan.store)
         self.claim = claim
         self._stack: AsyncExitStack  # what is held open, while it is
         self._entered: list[Any] = []
@@ -327,21 +321,21 @@ class Run:
         """
         event = msgspec.structs.replace(event, at=trio.current_time() - self._began)
         self.state.apply(event)
-        if isinstance(event, ModelReplied | ModelCut):
+        if type(event) is ModelReplied or type(event) is ModelCut:
             await self.budget.settle(event)
         if self._store is not None:
-            with self.ending.graces.shield(self.limits.grace_seconds) as shield:
-                await self._store.append(
-                    self.id, event, claim=self.claim, durable=must_last(event)
-                )
-            if shield.cancelled_caught:
-                self._lose_store(type(event).__name__)
+            how: Any = {"claim": self.claim, "durable": must_last(event)}
+            if not (self._keep_nowait and self._keep_nowait(self.id, event, **how)):
+                with self.ending.graces.shield(self.limits.grace_seconds) as shield:
+                    await self._store.append(self.id, event, **how)
+                if shield.cancelled_caught:
+                    self._lose_store(type(event).__name__)
         for observer in self.plan.observers:
             try:
                 observer(self.id, event)
             except Exception:  # noqa: BLE001 - a function of the user's
                 logger.exception("an observer failed at %s", type(event).__name__)
-        if not isinstance(event, RunEnded):
+        if type(event) is not RunEnded and not self.publish_nowait(event):
             await self.publish(event)
 
     def _lose_store(self, name: str) -> None:

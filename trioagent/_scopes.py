@@ -45,14 +45,19 @@ class GracePeriods:
         over = False
 
         async def wait_for_the_cancel() -> None:
-            try:
-                await trio.sleep_forever()
-            finally:
+            task = trio.lowlevel.current_task()
+
+            def note(_: object) -> trio.lowlevel.Abort:
+                # Within the cancel itself: nobody sees it before we do.
                 if not over:
                     self.note_cancel()
-                    with cancelled:
-                        # Bounded by the body, which ends it through `cancelled`.
-                        await overrun()  # noqa: ASYNC102
+                trio.lowlevel.reschedule(task)
+                return trio.lowlevel.Abort.FAILED
+
+            await trio.lowlevel.wait_task_rescheduled(note)
+            if not over:
+                with cancelled:  # bounded by the body, which ends it through this
+                    await overrun()
 
         async with open_flat_nursery() as nursery:
             nursery.start_soon(wait_for_the_cancel, name="the watcher of a run")
@@ -156,7 +161,8 @@ class flat_errors:  # noqa: N801 - it is called like a function
     """Let one error out of a group, as itself.
 
     Of several, Ctrl-C goes first, then the first one; the others stand in its notes. A
-    cancel that came along is delivered again by the next checkpoint.
+    cancel that came along is delivered again by the next checkpoint; where there is
+    nothing else, one of the cancels stands for all.
     """
 
     __slots__ = ()
@@ -172,10 +178,11 @@ class flat_errors:  # noqa: N801 - it is called like a function
     ) -> None:
         if not isinstance(error, BaseExceptionGroup):
             return
-        _, rest = error.split(trio.Cancelled)
-        if rest is None:
-            return
-        first, *others = sorted(_leaves(rest), key=lambda e: isinstance(e, Exception))
+        leaves = list(_leaves(error))
+        others = [leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)]
+        first, *others = sorted(
+            others or leaves[:1], key=lambda e: isinstance(e, Exception)
+        )
         for other in others:
             first.add_note(f"At the same time: {other!r}")
         first.__suppress_context__ = True  # the group would only be noise

@@ -79,7 +79,10 @@ class RunState:
         # What the next request sends. It grows: read it, do not keep it.
         self.messages: list[Message] = []
         self._told = 0  # turns whose results are among the messages
-        self._open: dict[tuple[int, int], ToolStarted] = {}
+        # Invariant: these are the calls whose effect is uncertain, in their order…
+        self._unsure: dict[tuple[int, int], ToolCall] = {}
+        # … and these are the ones among them that are over.
+        self._lost: dict[tuple[int, int], ToolCall] = {}
         self.agent = ""  # who was asked last
         self.next_agent = ""  # who takes over with the next turn
         self.begun: Counter[str] = Counter()  # calls that began, by their names
@@ -150,11 +153,7 @@ class RunState:
     @property
     def uncertain(self) -> tuple[ToolCall, ...]:
         """The calls whose effect may or may not have happened."""
-        return tuple(
-            start.call
-            for start in self._open.values()
-            if self.effect_status(start.call) is EffectStatus.UNCERTAIN
-        )
+        return tuple(self._unsure.values())
 
     @property
     def in_review(self) -> tuple[ToolCall, ...]:
@@ -169,8 +168,8 @@ class RunState:
 
     def unknown_besides(self, call: ToolCall) -> list[ToolCall]:
         """Other calls that are not to be repeated, for nobody knows what they did."""
-        over = (c for c in self.uncertain if c.position in self.turns[c.turn - 1].ends)
-        return [*(other for other in over if other.place != call.place), *self._before]
+        lost = (other for place, other in self._lost.items() if place != call.place)
+        return [*lost, *self._before]
 
     @property
     def pending(self) -> tuple[ToolCall, ...]:
@@ -242,10 +241,11 @@ class RunState:
             raise ImpossibleEvent("a completed run was resumed")
         if self.ended is None:  # whoever carried it was lost, maybe with a request out
             self.billed = "unknown"
-        for start in self._open.values():
-            turn, call = self._place(start.call), start.call
-            lost = ToolLost(call=call, problem="", code="interrupted")
-            turn.ends.setdefault(call.position, lost)
+        for turn in self.turns:
+            for start in turn.starts.values():
+                lost = ToolLost(call=start.call, problem="", code="interrupted")
+                turn.ends.setdefault(start.call.position, lost)
+        self._lost = self._unsure.copy()
         self.ended, self.turns_before, self.child_turns = None, len(self.turns), 0
         self.bad_calls = self.bad_answers = self.pauses = 0
         self.attempts, self.undone = {}, []
@@ -298,15 +298,17 @@ class RunState:
         self.begun[call.name] += call.position not in turn.starts
         turn.starts[call.position] = event
         turn.ends.pop(call.position, None)
+        self._lost.pop(call.place, None)
         self.judged.pop(call.place, None)
         self.waiting.pop(call.place, None)
         self.attempts[call.place] = self.attempts.get(call.place, 0) + 1
-        self._open[call.place] = event
+        if turn.effect_status(call) is EffectStatus.UNCERTAIN:
+            self._unsure[call.place] = call
         self.bad_calls = 0
 
     def _tool_over(self, event: ToolEnded | ToolLost | ToolNotRun) -> None:
         turn, call = self._place(event.call), event.call
-        running = call.place in self._open and call.position not in turn.ends
+        running = call.position in turn.starts and call.position not in turn.ends
         may = turn.may_begin(call) if isinstance(event, ToolNotRun) else False
         if not (running or may):
             raise ImpossibleEvent(f"{call.name} at {call.place} ended out of turn")
@@ -319,7 +321,10 @@ class RunState:
             turn.doubts.setdefault(call.position, turn.starts[call.position])
         turn.ends[call.position] = event = turn.in_doubt(event)
         if not isinstance(event, ToolLost):
-            self._open.pop(call.place, None)
+            self._unsure.pop(call.place, None)
+            self._lost.pop(call.place, None)
+        elif call.place in self._unsure:
+            self._lost[call.place] = call
 
     def _approval_asked(self, event: ApprovalAsked) -> None:
         turn, call = self._place(event.call), event.call
@@ -360,7 +365,8 @@ class RunState:
         if end:
             turn.doubts.pop(call.position, None)
             turn.ends[call.position] = end
-            del self._open[call.place], self.judged[call.place]
+            del self._unsure[call.place], self.judged[call.place]
+            self._lost.pop(call.place, None)
             if call.turn <= self._told:  # its result was told as unknown
                 said = getattr(end, "problem", text) or event.verdict
                 news = (

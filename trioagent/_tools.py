@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypedDict, Unpack, overload
 
 import msgspec
 import trio
 
 from ._errors import ToolError
 from ._events import Effect, EffectStatus, ToolCall, ToolEnded, ToolLost, ToolNotRun
-from ._foreign import call_in_thread, check, clean, only_cancels
+from ._foreign import call_in_thread, cancels_of, check, clean
 from ._limits import check_number
 from ._ports import Approve, Reconcile, ToolSpec
 from ._schema import arguments_of, schema_of
@@ -211,10 +211,9 @@ class Tool:
         believed of a read, whose caller was promised an answer in time.
         """
         code, problem = "timeout", f"no result within {seconds:g} s"
-        with trio.move_on_after(seconds) as limit:
+        with trio.CancelScope(deadline=trio.current_time() + seconds) as limit:
             try:
-                with only_cancels():
-                    value = await self.fn(**arguments)
+                value = await self.fn(**arguments)
                 if not limit.cancel_called or self.effect is not Effect.READ:
                     return self._returned(call, value, late=limit.cancel_called)
             except SubAgentLeft as error:
@@ -230,6 +229,8 @@ class Tool:
                         call=call, content=problem, failed=True, code=fatal
                     )
                 problem = f"{type(cause).__name__}: {problem}"
+            except BaseExceptionGroup as error:
+                raise cancels_of(error) from None
         retry = code == "timeout" and attempt <= self.retries
         if self.effect is Effect.READ and not retry:
             told = f"{self.name} failed: {problem}"
@@ -268,26 +269,29 @@ def _only(error: Exception) -> BaseException:
     return inner
 
 
+class ToolOptions(TypedDict, total=False):
+    """What `tool` takes besides the function."""
+
+    name: str | None
+    effect: Effect | str
+    seconds: float | None
+    grace_seconds: float | None
+    needs_seconds: float
+    fallback: Tool | None
+    retries: int
+    reconcile: Reconcile | None
+    compensate: Callable[[ToolCall, str], Any] | None
+    approve: Approve | None
+    threads: str
+    sequential: bool
+    most_calls: int | None
+    isolate: str | None
+
+
 @overload
-def tool(fn: Callable[..., Any], /) -> Tool: ...
+def tool(fn: Callable[..., Any], /, **options: Unpack[ToolOptions]) -> Tool: ...
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    effect: Effect | str = Effect.ONCE,
-    seconds: float | None = None,
-    grace_seconds: float | None = None,
-    needs_seconds: float = 0.0,
-    fallback: Tool | None = None,
-    retries: int = 0,
-    reconcile: Reconcile | None = None,
-    compensate: Callable[[ToolCall, str], Any] | None = None,
-    approve: Approve | None = None,
-    threads: str = "wait",
-    sequential: bool = False,
-    most_calls: int | None = None,
-    isolate: str | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool from a function: its hints and docstring become what a model reads.
 
@@ -320,7 +324,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         TypeError: where a model could not fill a parameter, or an option is unknown.
         ValueError: where an option is out of bounds.
     """
-    return partial(_make_tool, **options) if fn is None else _make_tool(fn)
+    make = partial(_make_tool, **options)
+    return make if fn is None else make(fn=fn)
 
 
 def _make_tool(

@@ -68,11 +68,11 @@ class Turn:
     def effect_status(self, call: ToolCall) -> EffectStatus:
         """What is certain about the effect of a call."""
         start, end = self.starts.get(call.position), self.ends.get(call.position)
-        if isinstance(end, ToolEnded):
+        if type(end) is ToolEnded:
             return end.effect_status
         if call.position in self.doubts:
             return EffectStatus.UNCERTAIN
-        if start is None or isinstance(end, ToolNotRun):
+        if start is None or type(end) is ToolNotRun:
             return EffectStatus.NOT_STARTED
         if start.effect is Effect.READ:
             return EffectStatus.NONE
@@ -81,12 +81,12 @@ class Turn:
     def may_begin(self, call: ToolCall) -> bool:
         """Whether a call may begin, or begin again: it is what is left to do."""
         start, end = self.starts.get(call.position), self.ends.get(call.position)
-        if isinstance(end, ToolNotRun):
+        if type(end) is ToolNotRun:
             return end.code in MAY_BEGIN_LATER
         if start is None:
             return end is None
         start = self.doubts.get(call.position, start)
-        return isinstance(end, ToolLost) and start.effect is not Effect.ONCE
+        return type(end) is ToolLost and start.effect is not Effect.ONCE
 
     def in_doubt(
         self, end: ToolEnded | ToolLost | ToolNotRun

@@ -153,7 +153,9 @@ async def _measure(plan: Plan, result: Result) -> bool:
     return bool(stopped.is_set())
 
 
-async def _watch_for_ctrl_c(scope: trio.CancelScope, task_status: Any) -> None:
+async def _watch_for_ctrl_c(  # noqa: ASYNC114 - it is started in its own nursery
+    scope: trio.CancelScope, task_status: Any
+) -> None:
     stopped = trio.Event()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started(stopped)

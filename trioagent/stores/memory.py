@@ -20,7 +20,14 @@ class MemoryStore:
         self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
     ) -> None:
         """Keep one event. A checkpoint."""
-        if isinstance(event, RunStarted):
+        self.append_nowait(run_id, event, claim=claim, durable=durable)
+        await trio.lowlevel.checkpoint()
+
+    def append_nowait(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> bool:
+        """Keep one event, at once: there is nothing to wait for."""
+        if type(event) is RunStarted:
             if run_id in self._events:
                 raise StoreError(
                     f"the run {run_id!r} is in this store already", code="exists"
@@ -34,9 +41,9 @@ class MemoryStore:
                 code="fenced",
             )
         self._events[run_id].append(event)
-        if isinstance(event, RunEnded):
+        if type(event) is RunEnded:
             self.release(run_id, claim)
-        await trio.lowlevel.checkpoint()
+        return True
 
     async def claim(self, run_id: str, *, take_over: bool = False) -> int:
         """Become the one who may append."""

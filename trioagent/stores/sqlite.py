@@ -102,6 +102,19 @@ class SqliteStore:
                 self.release(run_id, claim)
             raise
 
+    def append_nowait(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> bool:
+        """Keep one event that need not last yet, as `append` does with durable=False.
+
+        All others wait for the disk, and so does the first event of a run.
+        """
+        if durable or isinstance(event, RunStarted):
+            return False
+        work = partial(self._journal.add, run_id, claim, type(event), encode(event))
+        self._journal.writer.put(Item(work, durable=False, key=(run_id, claim)))
+        return True
+
     async def claim(self, run_id: str, *, take_over: bool = False) -> int:
         """Become the one who may append; see `Store`.
 
