@@ -205,6 +205,41 @@ def commits_of_a_turn() -> dict[str, float]:
     }
 
 
+def a_hundred_runs_against_one() -> dict[str, float]:
+    """Turns a second of 100 runs with one journal, against those of a single run."""
+    turns = 20
+
+    @tool(effect="once")
+    async def pay() -> str:
+        await trio.lowlevel.checkpoint()
+        return "paid"
+
+    async def one(store: SqliteStore) -> None:
+        model = ScriptedModel([call("pay")] * turns + ["done"])
+        limits = Limits(turns=200, tool_calls=200)
+        await Agent(model, tools=[pay], store=store, limits=limits).run("go")
+
+    async def run(path: Path, runs: int) -> float:
+        async with SqliteStore(path) as store:
+            began = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for _ in range(runs):
+                    nursery.start_soon(one, store)
+            return runs * (turns + 1) / (time.perf_counter() - began)
+
+    with folder() as path:
+        samples = [
+            [trio.run(run, path / f"{n}_{runs}.db", runs) for runs in (1, 100)]
+            for n in range(5)
+        ]
+    alone, many = (statistics.median(side) for side in zip(*samples, strict=True))
+    return {
+        "turns_s_of_1": alone,
+        "turns_s_of_100": many,
+        "throughput_ratio": many / alone,
+    }
+
+
 def wal(path: Path) -> tuple[int, int]:
     """Commits and frames in the WAL: the last frame of a commit carries a size."""
     data = Path(f"{path}-wal").read_bytes()

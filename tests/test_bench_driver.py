@@ -142,7 +142,9 @@ def test_a_bench_that_is_ended_leaves_no_process(
 ) -> None:
     pytest.importorskip("numpy")
     file = tmp_path / "r.json"
-    words = "bench run tool_async tool_subprocess --adapter bare-trio --adapter"
+    words = (
+        "bench run tool_async tool_subprocess --warmup 1 --adapter bare-trio --adapter"
+    )
     with subprocess.Popen(
         [
             sys.executable,
@@ -162,7 +164,7 @@ def test_a_bench_that_is_ended_leaves_no_process(
         while not (started := bench_processes(bench.pid)) or len(started) < 3:
             assert time.monotonic() < end
             time.sleep(0.05)  # another process sets no Event
-        time.sleep(1)  # in the middle of it
+        time.sleep(2)  # in the middle of it
         bench.send_signal(number)
         code = bench.wait(20)
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:

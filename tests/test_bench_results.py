@@ -28,7 +28,7 @@ from trioagent.bench._results import (
     write_result,
 )
 from trioagent.bench._stats import NOT_SHOWN, SLOWER
-from trioagent.bench._summary import summarise
+from trioagent.bench._summary import number as written, summarise
 from trioagent.cli import main
 
 SCHEMA = Path(__file__).parents[1] / "docs" / "bench-result.schema.json"
@@ -184,6 +184,15 @@ def test_what_is_left_now_and_was_not_before_is_a_failure(name: str) -> None:
     assert compare(b, a, P50).exit_code == 0, "it went away"
 
 
+def test_chance_above_a_bound_is_not_told_as_if_it_were_news() -> None:
+    a, b = a_series("trioagent", n=300), a_series("trioagent", n=300, seed=1)
+    for sample in b.samples[:4]:  # so p99 is above the bound, and means nothing
+        sample.returned = sample.quiet = 9_000_000
+    found = compare(a_result(a), a_result(b), [bound("p99:20%")])
+    assert found.exit_code == 0
+    assert found.notes == []
+
+
 def test_too_few_samples_for_a_bound_are_no_silent_pass() -> None:
     a, b = a_result(a_series("trioagent")), a_result(a_series("trioagent", seed=1))
     found = compare(a, b, [bound("p99:20%")])
@@ -217,6 +226,30 @@ def test_a_run_that_never_returned_is_slower_than_any_that_did() -> None:
     rows = {row.adapter: row for row in scenario.rows}
     assert rows["langgraph"].times["return"].p50.value == float("inf")
     assert scenario.fastest == "trioagent"
+
+
+def test_pictures_hide_nothing_that_never_came_or_came_after_the_return() -> None:
+    plots = pytest.importorskip("trioagent.bench._plots")
+    hasty, mute = a_series("langgraph", n=40), a_series("bare-asyncio", n=40)
+    for early, silent in zip(hasty.samples, mute.samples, strict=True):
+        early.cleaned = early.quiet = 900_000_000
+        silent.quiet = None
+    order = list(plots.came(hasty))
+    assert order.index("returned") < order.index("cleaned"), "it returned first"
+    assert plots.came(mute)["quiet"] == float("inf"), "and not at once"
+    assert set(plots._ms(mute, "quiet")) == {float("inf")}
+    names = [name for name, *_ in plots.drawings(a_result(hasty, mute))]
+    assert names == ["left", "stages", "ecdf-tool-async"]
+
+
+def test_a_small_ratio_keeps_its_digits() -> None:
+    assert [written(v) for v in (0.0, 0.00108, 0.5, 12.34, 790.4)] == [
+        "0.00",
+        "0.0011",
+        "0.50",
+        "12.3",
+        "790",
+    ]
 
 
 def test_the_page_has_all_in_it_and_believes_no_text() -> None:

@@ -31,7 +31,17 @@ from ._stats import (
     ratio,
     verdict,
 )
-from ._summary import FLOOR, LEFT, SHOWN, draws, groups, headline, left_behind, times
+from ._summary import (
+    FLOOR,
+    LEFT,
+    SHOWN,
+    draws,
+    groups,
+    headline,
+    in_order,
+    left_behind,
+    times,
+)
 
 NAMES = {f"p{100 * p:g}": p for p in FEWEST}  # p50 … p99.9
 TOLD = ("p50", "p90", "p99")
@@ -122,9 +132,10 @@ def bound(text: str) -> Bound:
 
 def compare(a: Result, b: Result, bounds: Sequence[Bound] = ()) -> Comparison:
     """Compare series by series. Bounds are what `--fail-above` names."""
+    order = in_order(series.adapter for series in a.series)
     both = [
         (old, new)
-        for old in a.series
+        for old in sorted(a.series, key=lambda series: order.index(series.adapter))
         if old.samples and (new := b.find(old.adapter, old.key)) and new.samples
     ]
     pairs = list(_pairs(both, {*TOLD, *(bound.name for bound in bounds)}))
@@ -262,13 +273,13 @@ def _judge(found: Comparison, pairs: Sequence[_Pair], bounds: Sequence[Bound]) -
     families = [f"{measure} {limit.name}" for measure, _, limit, *_ in suspects]
     adjusted = _adjusted(chances, families)
     for (_, where, limit, slow, by_floor), p in zip(suspects, adjusted, strict=True):
-        if slow.value <= 1 + limit.percent / 100:
+        if slow.low <= 1 or slow.value <= 1 + limit.percent / 100:
             continue
         above = f"above {limit.percent:g} %"
         said = f"{limit.name} of {where}: {times(slow)} times A's, {above}"
         if verdict([slow, by_floor], p) == SLOWER:
             found.failures.append(said)
-        elif slow.low > 1 and by_floor and by_floor.low <= 1:
+        elif by_floor and by_floor.low <= 1:
             found.notes.append(f"{said}; but so is the floor's: the machine")
         else:
             found.notes.append(f"{said}; but that may be chance (p {p:.2g})")

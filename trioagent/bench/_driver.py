@@ -38,8 +38,8 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
     commands: dict[str, list[str]] = {}  # of adapters that the bench does not bring
     pythons: dict[str, str] = {}  # interpreters of those it does; by default this one
     samples: int = 200  # of each adapter in each scenario, over all processes
-    processes: int = 5
-    warmup: int = 20  # of each process and scenario; they are dropped
+    processes: int = 8
+    warmup: int = 10  # of each process and scenario; they are dropped
     seed: int = 1
     gc: str = "on"
     affinity: tuple[int, ...] = ()  # the adapters' processors; the server has them all

@@ -39,7 +39,8 @@ table { border-collapse: collapse; margin: .6rem 0; font-size: 13px;
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th { vertical-align: bottom; white-space: normal; max-width: 6rem; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .words td, .words th { text-align: left; }
+.words td { white-space: normal; }
 td.bad { color: var(--bad); font-weight: 700; }
 tr.first td { border-top: 2px solid var(--line); }
 .note { margin: .3rem 0; } .dim { opacity: .75; }
@@ -175,11 +176,11 @@ def _left(rows: list[Row]) -> str:
     return _table(("left, over all samples", *LEFT.values()), lines)
 
 
-def _table(heads: Iterable[str], lines: Iterable[str]) -> str:
+def _table(heads: Iterable[str], lines: Iterable[str], kind: str = "wide") -> str:
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
     rows = "\n".join(lines)
     return (
-        f"<div class=wide><table><thead><tr>{head}</tr></thead>\n"
+        f"<div class={kind}><table><thead><tr>{head}</tr></thead>\n"
         f"<tbody>{rows}</tbody></table></div>"
     )
 
@@ -191,12 +192,12 @@ def _line(cells: Iterable[str], kind: str = "") -> str:
 
 def _about(result: Result) -> Iterator[str]:
     yield "<section><h2>What the columns mean</h2>"
-    yield _table(("column", "meaning"), map(_line, MEANING))
+    yield _table(("column", "meaning"), map(_line, MEANING), "words")
     yield "</section><section><h2>Limits of what can be said</h2><ul>"
     yield from (f"<li>{escape(text)}</li>" for text in LIMITS)
     yield "</ul></section><section><h2>Where, and of what</h2>"
     versions = versions_of(result).items()
-    yield _table(("", ""), map(_line, [*_machine(result.env), *versions]))
+    yield _table(("", ""), map(_line, [*_machine(result.env), *versions]), "words")
     yield f"<p>Again: <code>{escape(result.command)}</code></p></section>"
 
 

@@ -20,7 +20,7 @@ class BadResult(ValueError):
     """A file that is no result of the bench, or of a newer version of it."""
 
 
-class Sample(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One stop: when what happened, and what was left.
 
     Stamps are nanoseconds of CLOCK_MONOTONIC, the same in all processes of a machine;
@@ -189,7 +189,7 @@ def rows(result: Result) -> Iterator[dict[str, Any]]:
                 "scenario": series.scenario,
                 **{f"param_{k}": v for k, v in sorted(series.params.items())},
                 "sample": number,
-                **msgspec.to_builtins(sample),
+                **{name: getattr(sample, name) for name in Sample.__struct_fields__},
                 **{f"{name}_ns": read(sample) for name, read in MEASURES.items()},
             }
 

@@ -219,7 +219,9 @@ def times(ratio: Ratio | None) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three digits, or all before the point."""
+    """A number with three digits, or all before the point; two if it is small."""
+    if 0 < abs(value) < 0.0995:
+        return f"{value:.2g}"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{digits}f}"
 
@@ -268,7 +270,7 @@ def footnotes(scenario: Scenario) -> list[str]:
 def _fastest_clean(scenario: Scenario) -> list[str]:
     clean = [row for row in scenario.rows if row.times and not row.left_work]
     if not clean:
-        return ["Nobody left nothing"]
+        return ["Everybody left something"]
     first = min(clean, key=lambda row: row.times["return"].p50.value)
     median = duration(first.times["return"].p50.value)
     return [f"Fastest return that left nothing: {first.adapter} ({median})"]

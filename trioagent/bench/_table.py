@@ -90,6 +90,7 @@ def _how_many(scenario: Scenario) -> str:
 
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    table.collapse_padding = ("verdict", "left") in columns  # for WIDTH
     for head, side in columns:
         left = side == "left"
         table.add_column(

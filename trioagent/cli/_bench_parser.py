@@ -97,8 +97,8 @@ def _add_run(run: argparse.ArgumentParser) -> None:
     )
     for name, default, about in (
         ("samples", "200", "of each adapter in each scenario"),
-        ("processes", "5", "that they are spread over"),
-        ("warmup", "20", "samples of each process that are dropped"),
+        ("processes", "8", "that they are spread over"),
+        ("warmup", "10", "samples of each process that are dropped"),
         ("seed", "1", "of the instants at which the stops come"),
     ):
         run.add_argument(f"--{name}", type=count, metavar=default, help=about)

@@ -24,6 +24,9 @@ class CallIds:
 
     def of_calls(self, calls: Sequence[ToolCall]) -> list[str]:
         self._turn += 1
+        if not calls:
+            self._open = []
+            return []
         ids = [self._id_of(call, position) for position, call in enumerate(calls)]
         self._open = list(zip(calls, ids, strict=True))
         return ids

@@ -6,10 +6,10 @@ import ipaddress
 import math
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import SplitResult, urlsplit
 
 import trio
@@ -105,7 +105,7 @@ class Endpoint:
                 self.name,
                 request_id=request_id(answer.headers),
                 retry_after=retry_after(answer.headers),
-                secrets=[*self._secrets, *_prompts(request)],
+                secrets=_Unquoted(self._secrets, request),
             )
             if answer.status >= 300:
                 problem = await answer.read_problem()
@@ -208,8 +208,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _prompts(request: ModelRequest) -> list[str]:
-    """What must not be quoted in an error text."""
-    messages: list[Any] = list(request.messages)
-    said = [m.text for m in messages if isinstance(m, UserMessage)]
-    return [request.instructions, *said]
+class _Unquoted:
+    """What must not be quoted in an error text; looked up only where there is one."""
+
+    def __init__(self, secrets: Iterable[str], request: ModelRequest) -> None:
+        self._secrets = secrets
+        self._request = request
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._secrets
+        yield self._request.instructions
+        for message in self._request.messages:
+            if isinstance(message, UserMessage):
+                yield message.text

@@ -146,7 +146,7 @@ class Reporter:
         secrets: Iterable[str] = (),
     ) -> None:
         self._model = model
-        self._secrets = tuple(secrets)
+        self._secrets = secrets
         self.request_id = request_id
         self._retry_after = retry_after
 
