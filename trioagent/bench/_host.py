@@ -173,6 +173,6 @@ if __name__ == "__main__":
     # Whatever a framework prints goes to stderr: stdout is the protocol's.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    name, collect, cores, *_ = *sys.argv[1:], "on", ""
+    name, collect, cores = sys.argv[1:] + ["on", ""][len(sys.argv) - 2 :]
     main(name, collect, cores, answers)
     os._exit(0)  # threads that a framework has left behind do not hold us up
