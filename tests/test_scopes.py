@@ -135,3 +135,16 @@ async def test_a_run_whose_parent_does_not_know_yet_has_the_reason_of_the_root()
     assert leaf.cause is not None
     assert leaf.cause.status is Status.CANCELLED
     assert leaf.cause.stop.detail == "enough"
+
+
+async def test_who_sees_a_cancel_before_anybody_watches_tells_of_it() -> None:
+    ending = Ending(Limits(), None)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        with ending.child("work"):
+            await trio.sleep_forever()
+    assert ending.graces.cancelled_at is not None
+    first = ending.graces.cancelled_at
+    await trio.sleep(0.001)
+    ending.graces.note_cancel()
+    assert ending.graces.cancelled_at == first, "the first time counts"

@@ -643,8 +643,12 @@ async def test_a_slow_reader_of_the_root_slows_its_children(
 async def test_a_child_that_was_done_when_all_was_lost_is_not_asked_again() -> None:
     store, lost = MemoryStore(), MemoryStore()
 
+    @tool(effect="once")
+    async def send() -> str:
+        return "sent"
+
     def family_of_two() -> Agent:
-        child = agent(*by_turn("the answer"), name="child")
+        child = agent(*by_turn(call("send"), "the answer"), name="child", tools=[send])
         return agent(*by_turn(ask(), "well done"), tools=[child.as_tool()], store=lost)
 
     first = replace(family_of_two(), store=store)

@@ -144,7 +144,7 @@ class Run:
         self._store = plan.store
         self._keep_nowait = nowait_of(plan.store)
         self.claim = claim
-        self._stack: AsyncExitStack  # what is held open, while it is
+        self._stack = AsyncExitStack()  # what is held open, while it is
         self._entered: list[Any] = []
         self._kept: dict[str, Any] = {}
         self.tools: dict[str, Tool] = {}
@@ -244,7 +244,7 @@ class Run:
     @asynccontextmanager
     async def connections(self) -> AsyncGenerator[None]:
         """What models and tools hold open for a run; it is closed before the end."""
-        async with AsyncExitStack() as self._stack:
+        async with self._stack:
             if self.state.agent != self.plan.agent:  # a resumed run, after a handoff
                 self.plan = self.plan.handoffs[self.state.agent](self.plan)
             await self._open_tools()

@@ -52,6 +52,15 @@ BAD_CALL = ("unknown_tool", "bad_arguments", "cut")
 class RunState:
     """What is known of a run: for stop conditions, for requests, for the outcome."""
 
+    __slots__ = (  # without, each run that waits would take a kilobyte more
+        "_before", "_compensating", "_lost", "_news", "_told", "_unsure",
+        "active_seconds", "agent", "answer", "answered_at", "approvals", "attempts",
+        "bad_answers", "bad_calls", "begun", "billed", "child_turns", "cost_known",
+        "cut", "ended", "judged", "messages", "next_agent", "pauses", "phase",
+        "started", "too_many", "tool_calls", "turns", "turns_before", "undone", "usage",
+        "waited_seconds", "waiting",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.phase = Phase.NEW
         self.started: RunStarted | None = None

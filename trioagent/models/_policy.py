@@ -28,14 +28,13 @@ def retries(
     """
     if times < 0:
         raise ValueError(f"retries: times must be 0 or more, not {times}")
-    spread = chance or random.Random()
 
     def retry(failure: Failure) -> Again | None:
         if failure.attempt > times:
             return None
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failure.attempt - 1))
         asked = failure.error.retry_after
-        pause = spread.uniform(0, longest) if asked is None else asked
+        pause = (chance or random).uniform(0, longest) if asked is None else asked
         if pause >= failure.seconds_left:
             return None
         return Again(seconds=pause, restart=restart)
