@@ -50,10 +50,10 @@ tests: $(DEV)/ready
 bench: $(DEV)/ready
 	$(DEV)/bin/python -m benchmarks
 
-# The table in README.md: what a stop leaves behind, here and elsewhere. About 15 minutes.
+# The table in README.md: what a stop leaves behind, here and elsewhere. About 10 minutes.
 peers: $(PEERS)/ready
 	$(PEERS)/bin/trioagent bench run $(COMPARED) \
-		--samples 60 --processes 3 --warmup 3 -o .trioagent/bench/peers.json
+		--samples 60 --processes 3 --warmup 3 --seconds 20s -o .trioagent/bench/peers.json
 	$(PEERS)/bin/trioagent bench report .trioagent/bench/peers.json --readme README.md
 
 # The model is a package of its own (98 MB, Apache-2.0). Its declared dependency would

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich_argparse import RawDescriptionRichHelpFormatter as Style
 
-from ._options import count
+from ._options import count, duration
 
 VERBS = {
     "list": ("what can be measured, and of what", ""),
@@ -102,6 +102,12 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         ("seed", "1", "of the instants at which the stops come"),
     ):
         run.add_argument(f"--{name}", type=count, metavar=default, help=about)
+    run.add_argument(
+        "--seconds",
+        type=duration,
+        metavar="30s",
+        help="about how long a scenario may take, in each process's turn",
+    )
     run.add_argument(
         "--source",
         metavar="thread",

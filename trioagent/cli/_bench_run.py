@@ -74,6 +74,8 @@ def make_plan(options: argparse.Namespace) -> Plan:
     for name in ("samples", "processes", "warmup", "seed"):
         if (value := getattr(options, name)) is not None:
             sizes[name] = value
+    if options.seconds is not None:
+        sizes["series_seconds"] = options.seconds
     return Plan(
         scenes=scenes,
         adapters=list(commands),

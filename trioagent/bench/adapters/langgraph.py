@@ -142,8 +142,5 @@ def _client(scene: Scene) -> Any:
     if scene.mode == "contended":
         http = DefaultAsyncHttpxClient(limits=httpx2.Limits(max_connections=1))
     return ChatOpenAI(
-        model="bench",
-        base_url=base_url(scene),
-        api_key="none",
-        http_async_client=http,
+        model="bench", base_url=base_url(scene), api_key="none", http_async_client=http
     )

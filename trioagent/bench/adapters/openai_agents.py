@@ -52,7 +52,7 @@ class Bench(AsyncioBench):
     """An agent with a function tool; the agents below it are its tools."""
 
     name = "openai-agents"
-    packages = ("openai-agents", "openai")
+    packages: tuple[str, ...] = ("openai-agents", "openai")
 
     async def prepare(self, scene: Scene) -> None:
         """Make the agent."""

@@ -81,20 +81,15 @@ class Bench(AsyncioBench):
         token = CancellationToken()
         if handle.scene.source == "thread":
             handle.stoppable(token.cancel)
-        shown: dict[str, Any] = {}
-        if handle.scene.wire == "stream":
-
-            async def show(_: Any, events: Any) -> None:
-                async for event in events:
-                    if isinstance(event, PartDeltaEvent):
-                        handle.probe.show()
-
-            shown["event_stream_handler"] = show
+        shown = _shower(handle) if handle.scene.wire == "stream" else None
         limit = handle.seconds if handle.scene.source == "deadline" else None
         with capture_run_messages() as messages:
             try:
                 await self.agent.run(
-                    "go", cancellation_token=token, timeout=limit, **shown
+                    "go",
+                    cancellation_token=token,
+                    timeout=limit,
+                    event_stream_handler=shown,
                 )
                 self._say(handle, "completed", messages)
             except RunTimedOut as error:
@@ -105,9 +100,7 @@ class Bench(AsyncioBench):
                 self._say(handle, "stopped", messages)
                 raise
 
-    def _say(
-        self, handle: AsyncioHandle, status: str, messages: Iterable[Any]
-    ) -> None:
+    def _say(self, handle: AsyncioHandle, status: str, messages: Iterable[Any]) -> None:
         parts = [part for message in messages for part in message.parts]
         called = sum(isinstance(part, ToolCallPart) for part in parts)
         returned = [part for part in parts if isinstance(part, ToolReturnPart)]
@@ -119,6 +112,15 @@ class Bench(AsyncioBench):
             confirmed=done if writes else 0,
             uncertain=called - done if writes else 0,
         )
+
+
+def _shower(handle: AsyncioHandle) -> Any:
+    async def show(_: Any, events: Any) -> None:
+        async for event in events:
+            if isinstance(event, PartDeltaEvent):
+                handle.probe.show()
+
+    return show
 
 
 def _asks(below: Any) -> Any:
