@@ -89,9 +89,10 @@ async def test_a_stop_is_timed_from_wherever_it_comes(source: str) -> None:
 async def test_a_peer_stops_a_tool_and_a_stream(adapter: str) -> None:
     if importlib.util.find_spec(PEERS[adapter]) is None:
         pytest.skip(f"{adapter} is not installed: pip install 'trioagent[peers]'")
-    for series in await measure(adapter, "tool_async", "model_stream"):
+    names = ("tool_async", "model_stream", "tool_http_write", "stop_before_start")
+    for series in await measure(adapter, *names):
         assert (series.skipped, series.problem) == ("", "")
-        assert unfinished(series) == 0
+        assert (series.key, unfinished(series), untrue(series)) == (series.key, 0, 0)
 
 
 async def test_an_adapter_in_another_language_is_measured_like_the_others() -> None:

@@ -64,6 +64,11 @@ class Handle:
             return 300
         return max(1e-4, (self._due - now()) / 1e9)
 
+    @property
+    def has_stop(self) -> bool:
+        """Whether the run has told how to stop it."""
+        return self._cancel is not None
+
     def stoppable(self, cancel: Callable[[], object]) -> None:
         """The run is there: this is its framework's own way to stop it, in the loop."""
         self._cancel = cancel

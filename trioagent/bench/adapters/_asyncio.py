@@ -126,7 +126,9 @@ class AsyncioBench:
             await asyncio.sleep(HOLD_SECONDS)
         handle.tasks_before = len(asyncio.all_tasks())
         handle.outer = asyncio.create_task(self.run(handle))
-        handle.stoppable(handle.outer.cancel)
+        await asyncio.sleep(0)  # it gets its first step, and may have a stop of its own
+        if not handle.has_stop:
+            handle.stoppable(handle.outer.cancel)
         try:
             await handle.outer
         except asyncio.CancelledError:

@@ -1,6 +1,7 @@
 """langgraph: `ainvoke` of a prebuilt agent, stopped by cancelling the task.
 
-The stopped caller gets a CancelledError, and nothing that says what tools have done.
+The stopped caller gets a CancelledError. What the tools have done is in the checkpoint,
+so runs whose tools change the world have a checkpointer.
 """
 # ruff: noqa: TID251, ASYNC  # this is the other library
 
@@ -16,10 +17,11 @@ from typing import Any
 
 import httpx2
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import create_react_agent
 from openai import DefaultAsyncHttpxClient
 
@@ -45,10 +47,12 @@ class Bench(AsyncioBench):
         if scene.body == "approval":
             raise NotSupported("an interrupt for approval ends the run: nothing waits")
         warnings.simplefilter("ignore")  # of a newer package that wraps the same agent
+        self.threads = count()
         played = Played(bench=self)
         self.model = _client(scene) if scene.wire and not scene.body else played
         tools = [] if scene.body == "mcp" else [self._tool(scene)]
-        self.agent = create_react_agent(self.model, tools)
+        saver = InMemorySaver() if scene.effects else None
+        self.agent = create_react_agent(self.model, tools, checkpointer=saver)
         for _ in range(1, scene.depth):
             ask = StructuredTool.from_function(
                 coroutine=_asks(self.agent), name="ask", description="An agent."
@@ -70,6 +74,7 @@ class Bench(AsyncioBench):
     async def run(self, handle: AsyncioHandle) -> None:
         """Invoke the agent, or stream it where its pieces are shown."""
         scene = handle.scene
+        config: Any = {"configurable": {"thread_id": str(next(self.threads))}}
         try:
             async with asyncio.timeout(handle.seconds), AsyncExitStack() as stack:
                 agent = self.agent
@@ -80,11 +85,25 @@ class Bench(AsyncioBench):
                     async for _ in agent.astream(ASKED, stream_mode="messages"):
                         handle.probe.show()
                 else:
-                    await agent.ainvoke(ASKED)
-            writes = scene.tools if scene.effects else 0
-            handle.said = Said(status="completed", said="returned", confirmed=writes)
+                    await agent.ainvoke(ASKED, config)
+            handle.said = self._said("completed", "returned", handle, config)
         except TimeoutError:
-            handle.said = Said(status="timed_out", said="TimeoutError")
+            handle.said = self._said("timed_out", "TimeoutError", handle, config)
+        except asyncio.CancelledError:
+            handle.said = self._said("stopped", "CancelledError", handle, config)
+            raise
+
+    def _said(self, status: str, said: str, handle: AsyncioHandle, config: Any) -> Said:
+        if not handle.scene.effects:
+            return Said(status=status, said=said)
+        # Control is back here: to look at the checkpoint is not a part of the stop.
+        own = len(asyncio.all_tasks()) - handle.tasks_before - 1
+        handle.probe.note_return(lambda: own)
+        state = self.agent.get_state(config).values.get("messages", [])
+        self.agent.checkpointer.delete_thread(config["configurable"]["thread_id"])
+        done = sum(isinstance(message, ToolMessage) for message in state)
+        called = sum(len(m.tool_calls) for m in state if isinstance(m, AIMessage))
+        return Said(status=status, said=said, confirmed=done, uncertain=called - done)
 
 
 class Played(BaseChatModel):

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic_ai import Agent, CancellationToken, Tool, capture_run_messages
+from pydantic_ai.capabilities import HandleDeferredToolCalls
 from pydantic_ai.exceptions import RunCancelled, RunTimedOut
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import (
@@ -29,7 +30,6 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from trioagent.bench._probe import Said
-from trioagent.bench._protocol import NotSupported
 from trioagent.bench._scenarios import Scene
 
 from ._asyncio import AsyncioBench, AsyncioHandle
@@ -46,14 +46,16 @@ class Bench(AsyncioBench):
 
     async def prepare(self, scene: Scene) -> None:
         """Make the agent."""
-        if scene.body == "approval":
-            raise NotSupported("a call that needs an approval ends the run: none waits")
         played = FunctionModel(self._play)
         model = _client(scene) if scene.wire and not scene.body else played
         if scene.body == "mcp":
             server = {"command": sys.executable, "args": [MCP_SERVER, scene.server]}
             toolset = MCPToolset({"mcpServers": {"bench": server}})
             self.agent = Agent(model, toolsets=[toolset])
+        elif scene.body == "approval":
+            tool = Tool(self._approved, name="work", requires_approval=True)
+            asks = HandleDeferredToolCalls(self._ask_person)
+            self.agent = Agent(model, tools=[tool], capabilities=[asks])
         else:
             self.agent = Agent(model, tools=[self._tool(scene)])
         for _ in range(1, scene.depth):
@@ -70,6 +72,14 @@ class Bench(AsyncioBench):
 
         return Tool(plain if scene.body == "thread" else work, name="work")
 
+    async def _ask_person(self, _: Any, requests: Any) -> Any:
+        await self.work.tool()
+        return requests.build_results(approve_all=True)
+
+    async def _approved(self) -> str:
+        """The work."""
+        return "done"
+
     async def _play(self, *_: Any) -> ModelResponse:
         """Call what is to be called, then answer."""
         await asyncio.sleep(0)  # a model would take a while
@@ -79,8 +89,7 @@ class Bench(AsyncioBench):
     async def run(self, handle: AsyncioHandle) -> None:
         """Run the agent, with a token that the stop cancels."""
         token = CancellationToken()
-        if handle.scene.source == "thread":
-            handle.stoppable(token.cancel)
+        handle.stoppable(token.cancel)
         shown = _shower(handle) if handle.scene.wire == "stream" else None
         limit = handle.seconds if handle.scene.source == "deadline" else None
         with capture_run_messages() as messages:
