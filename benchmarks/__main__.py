@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import trio
 
-from benchmarks import _core, _http, _isolate, _journal, _stop, _wire
+from benchmarks import _close, _core, _http, _isolate, _journal, _stop, _wire
 
 SCHEMA = 1
 ROOT = Path(__file__).parent.parent
@@ -34,6 +34,7 @@ BENCHMARKS = [
     _core.many_runs_at_once,
     _core.import_against_floor,
     _stop.stop_against_floor,
+    _close.close_against_floor,
     _http.turn_over_http,
     _wire.decode_against_httpx_sse,
     _wire.request_building,
@@ -56,6 +57,8 @@ GOALS = {  # at most; for those below, at least
     "stop_against_floor.ratio_10": 1.3,
     "stop_against_floor.ratio_100": 1.2,
     "stop_against_floor.ratio_1000": 1.2,
+    "close_against_floor.streaming_ratio": 1.2,
+    "close_against_floor.silent_ratio": 1.2,
     "turn_over_http.ratio": 1.3,
     "commits_of_a_turn.commits_a_turn": 2.0,
 }
@@ -71,11 +74,25 @@ def environment() -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": cpu(),
         "cores": os.cpu_count(),
+        "affinity": sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else [],
         "load": os.getloadavg() if hasattr(os, "getloadavg") else [],
         "trio": trio.__version__,
         "msgspec": msgspec.__version__,
     }
+
+
+def cpu() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = (line.partition(": ")[2] for line in lines if "model name" in line)
+    return next(named, platform.processor())
 
 
 def measure(names: list[str]) -> dict[str, Any]:

@@ -211,6 +211,22 @@ async def test_another_store_reads_what_this_one_kept(path: Path) -> None:
     assert await SqliteStore(path).load("run") == [BEGIN, reply]
 
 
+async def test_what_need_not_last_yet_is_kept_at_once_and_in_its_place(
+    path: Path,
+) -> None:
+    asked, replied = ModelAsked(1), ModelReplied(Reply(text="hello"))
+    async with SqliteStore(path) as store:
+        await begin(store)
+        assert store.append_nowait("run", asked, claim=1, durable=False)
+        assert not store.append_nowait("run", replied, claim=1), "it has to last"
+        other = RunStarted(run_id="other")
+        assert not store.append_nowait("other", other, claim=1, durable=False)
+        await store.append("run", replied, claim=1)
+    async with SqliteStore(path) as store:
+        assert await store.load("run") == [BEGIN, asked, replied]
+        assert await store.runs() == ["run"]
+
+
 async def test_overlapping_appends_are_kept_in_the_order_of_the_calls(
     path: Path,
 ) -> None:

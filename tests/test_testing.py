@@ -212,8 +212,22 @@ class Vague(MemoryStore):
             raise StoreError(str(error)) from None
 
 
+class Hasty(MemoryStore):
+    """It says to have kept at once what it has not."""
+
+    async def append(
+        self, run_id: str, event: KeptEvent, *, claim: int, durable: bool = True
+    ) -> None:
+        super().append_nowait(run_id, event, claim=claim)
+        await trio.lowlevel.checkpoint()
+
+    def append_nowait(self, *event: Any, **how: Any) -> bool:
+        return True
+
+
 BAD_STORES = [
     Forgetful,
+    Hasty,
     Mixed,
     Silent,
     Late,

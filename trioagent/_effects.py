@@ -95,6 +95,8 @@ async def settle(run: Run, *, ending: bool = False) -> tuple[ToolCall, ...]:
             async with open_flat_nursery() as nursery:
                 for call in unknown:
                     nursery.start_soon(_clear_up, run, call, ending)
+    if ending:
+        return ()
     begin = [c for c in state.pending if _next(run, c, ending) is Action.BEGIN]
     waiting = any(call not in begin for call in state.in_review)
     return () if waiting else tuple(begin)

@@ -55,7 +55,9 @@ class GracePeriods:
                 return trio.lowlevel.Abort.FAILED
 
             await trio.lowlevel.wait_task_rescheduled(note)
-            if not over:
+            if not cancelled.cancel_called:  # a body that ends at once goes first
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            if not cancelled.cancel_called:
                 with cancelled:  # bounded by the body, which ends it through this
                     await overrun()
 

@@ -112,12 +112,9 @@ class RunState:
     def apply(self, event: KeptEvent) -> None:
         """Fold one event in, or raise `ImpossibleEvent` and change nothing."""
         kind = type(event)
-        try:
-            phase = TRANSITIONS[self.phase][kind]
-        except KeyError:
-            raise ImpossibleEvent(
-                f"{kind.__name__} in phase {self.phase.name}"
-            ) from None
+        phase = TRANSITIONS[self.phase].get(kind)
+        if phase is None:
+            raise ImpossibleEvent(f"{kind.__name__} in phase {self.phase.name}")
         waited = max(0.0, event.at - self.active_seconds) if self.waiting else 0.0
         self._FOLD[kind](self, event)
         self.phase = phase
@@ -219,8 +216,8 @@ class RunState:
         text of a reply that was cut is kept as far as it came.
         """
         pending = [r for turn in self.turns[self._told :] for r in turn.results]
-        cut = (Reply(text=self.cut.text, finish_reason="error"),) if self.cut else ()
-        said = (reply for reply in cut if reply.text)
+        text = self.cut.text if self.cut else ""
+        said = (Reply(text=text, finish_reason="error"),) if text else ()
         return (*self.messages, *pending, *self._news, *said)
 
     def _place(self, call: ToolCall) -> Turn:
@@ -295,8 +292,7 @@ class RunState:
     def _spend(self, usage: Usage, known: bool) -> None:
         self.usage += usage
         self.cost_known = self.cost_known and usage.cost is not None
-        if not known:
-            self.billed = "unknown"
+        self.billed = self.billed if known else "unknown"
 
     def _tool_started(self, event: ToolStarted) -> None:
         turn, call = self._place(event.call), event.call
@@ -378,22 +374,18 @@ class RunState:
             self._lost.pop(call.place, None)
             if call.turn <= self._told:  # its result was told as unknown
                 said = getattr(end, "problem", text) or event.verdict
-                news = (
-                    f"What became of {call.name} was unknown. Now it is known: {said}"
-                )
-                self._news.append(UserMessage(news))
+                was = f"What became of {call.name} was unknown."
+                self._news.append(UserMessage(f"{was} Now it is known: {said}"))
                 self._settle_told(turn, call)
 
     def _settle_told(self, turn: Turn, call: ToolCall) -> None:
         """What the model was told of the call as unknown is known now: a later run that
         gets this history must not hold the call for it.
         """
-        at = next(i for i, m in enumerate(self.messages) if m is turn.reply)
-        told = self.messages[at + 1 + call.position]
-        assert isinstance(told, ToolResult)
-        self.messages[at + 1 + call.position] = msgspec.structs.replace(
-            told, uncertain=False
-        )
+        reply = next(i for i, m in enumerate(self.messages) if m is turn.reply)
+        at = reply + 1 + call.position
+        told: Any = self.messages[at]
+        self.messages[at] = msgspec.structs.replace(told, uncertain=False)
 
     def _uncertain_turn(self, call: ToolCall) -> Turn:
         turn = self._place(call)

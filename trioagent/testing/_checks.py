@@ -39,7 +39,7 @@ from trioagent._events import (
     UserMessage,
     Verdict,
 )
-from trioagent._ports import Model, ModelRequest, Store
+from trioagent._ports import Model, ModelRequest, Store, nowait_of
 
 
 async def check_store(make_store: Callable[[], Any]) -> None:
@@ -54,8 +54,9 @@ async def check_store(make_store: Callable[[], Any]) -> None:
         await _check_order(store)
         await _check_claims(store)
         await _check_the_end_frees(store)
+        await _check_nowait(store)
         runs = await store.runs()
-        assert runs == ["run_e", "run_d", "run_c", "run_b", "run_a"], "newest first"
+        assert runs == [f"run_{letter}" for letter in "fedcba"], "newest first"
 
 
 async def _check_events(store: Store) -> None:
@@ -119,6 +120,18 @@ async def _check_the_end_frees(store: Store) -> None:
     assert claim == 2, "a run that has ended is free"
     await store.append("run_e", RunResumed(claim=claim), claim=claim)
     await _refuses(store.claim("run_e"), "owned")
+
+
+async def _check_nowait(store: Store) -> None:
+    """What is kept at once, where a store can, and what is waited for are in order."""
+    nowait = nowait_of(store)
+    events: list[KeptEvent] = [RunStarted(run_id="run_f")]
+    events += [ModelAsked(turn) for turn in range(1, 51)]
+    for number, event in enumerate(events):
+        how: Any = {"claim": 1, "durable": number % 5 == 0}
+        if number % 3 == 2 or nowait is None or not nowait("run_f", event, **how):
+            await store.append("run_f", event, **how)
+    assert await store.load("run_f") == events, "append_nowait keeps the order"
 
 
 async def _refuses(attempt: Awaitable[object], code: str) -> None:
