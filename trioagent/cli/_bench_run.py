@@ -36,7 +36,7 @@ from ._options import UsageError
 
 WIDTH = 100
 PLACE = Path(".trioagent/bench")
-QUICK_PLAN = {"samples": 30, "processes": 1, "warmup": 2, "series_seconds": 18.0}
+QUICK_PLAN = {"samples": 30, "processes": 1, "warmup": 2, "series_seconds": 13.0}
 
 
 def show_list(options: argparse.Namespace) -> int:
