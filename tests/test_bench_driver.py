@@ -156,15 +156,19 @@ def test_a_bench_that_is_ended_leaves_no_process(
             str(file),
         ],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
         start_new_session=True,
     ) as bench:
+        assert bench.stderr is not None
+        said = iter(bench.stderr.readline, "")
+        assert "tool_async: trioagent\n" in said, "each is told as it begins"
         end = time.monotonic() + 30
         while not (started := bench_processes(bench.pid)) or len(started) < 3:
             assert time.monotonic() < end
             time.sleep(0.05)  # another process sets no Event
-        time.sleep(2)  # in the middle of it
+        time.sleep(1)  # in the middle of it
         bench.send_signal(number)
         code = bench.wait(20)
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:

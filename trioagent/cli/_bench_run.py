@@ -144,7 +144,12 @@ async def _measure(plan: Plan, result: Result) -> bool:
     ) as progress:
         task = progress.add_task("starting", total=plan.steps)
 
+        told = set()
+
         def tick(adapter: str, scene: Scene) -> None:
+            if not (progress.console.is_terminal or (scene.name, adapter) in told):
+                told.add((scene.name, adapter))  # a log has no bar
+                sys.stderr.write(f"{scene.name}: {adapter}\n")
             progress.update(task, advance=1, description=f"{scene.name:18} {adapter}")
 
         session = Session(plan, result, tick)
