@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -1360,3 +1361,25 @@ async def test_a_run_that_never_waits_can_be_stopped_all_the_same() -> None:
 async def cancel_soon(run: Run) -> None:
     await trio.lowlevel.checkpoint()
     run.cancel()
+
+
+SEEN: ContextVar[str] = ContextVar("seen", default="clean")
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_what_a_tool_sets_in_its_context_stays_with_its_call(calls: int) -> None:
+    seen: list[str] = []
+
+    @tool(effect="read")
+    async def look() -> str:
+        seen.append(SEEN.get())
+        SEEN.set("leaked")
+        await trio.lowlevel.checkpoint()
+        assert SEEN.get() == "leaked"
+        return "ok"
+
+    model = ScriptedModel([[call("look")] * calls, [call("look")] * calls, "done"])
+    outcome = await Agent(model, tools=[look]).run("go")
+    assert outcome.status is Status.COMPLETED
+    assert seen == ["clean"] * 2 * calls
+    assert SEEN.get() == "clean"

@@ -62,10 +62,8 @@ class Budget:
     @property
     def price(self) -> Price | None:
         """The prices this run knows, or who it works for."""
-        for run in self._levels():
-            if run.plan.price:
-                return run.plan.price
-        return None
+        known = (run.plan.price for run in self._levels() if run.plan.price)
+        return next(known, None)
 
     async def reserve(self, model: Model) -> None:
         """Find out how many tokens the next reply may have, and reserve them.

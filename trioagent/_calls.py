@@ -79,11 +79,16 @@ async def side_by_side(
     as a task would: nothing else in a turn has to.
     """
     if len(batch) == 1:
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        await call_tool(run, batch[0])
+        task = trio.lowlevel.current_task()
+        around, task.context = task.context, task.context.copy()  # as a task has one
+        try:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            await call_tool(run, batch[0])
+        finally:
+            task.context = around
+            await trio.lowlevel.cancel_shielded_checkpoint()  # it counts from here on
         return
-    most = run.limits.parallel_tools
-    slots = trio.Semaphore(most)
+    slots = trio.Semaphore(run.limits.parallel_tools)
 
     async def in_turn(run: Run, call: ToolCall) -> None:
         try:
@@ -91,7 +96,7 @@ async def side_by_side(
         finally:
             slots.release()
 
-    work = call_tool if len(batch) <= most else in_turn
+    work = call_tool if len(batch) <= slots.value else in_turn
     async with open_flat_nursery() as nursery:
         for call in batch:
             # Each makes its first step before the next one is there.
@@ -105,14 +110,10 @@ def _reserve(run: Run, calls: Sequence[ToolCall]) -> None:
     for call in calls:
         if call.position in run.state.turns[call.turn - 1].starts:
             continue  # it began before, and was counted then
-        tool = tool_of(run, call)
+        tool, used = tool_of(run, call), begun[call.name] + now[call.name]
         if left <= 0:
             refused = f"the run may make {most} calls, and they are used up."
-        elif (
-            tool
-            and tool.most_calls
-            and begun[call.name] + now[call.name] >= tool.most_calls
-        ):
+        elif tool and tool.most_calls and used >= tool.most_calls:
             refused = f"{call.name} may be called {tool.most_calls} times in a run."
         else:
             left -= 1
