@@ -63,6 +63,8 @@ async def served(*answers: Answer) -> AsyncIterator[tuple[Loopback, OpenAIChat]]
 async def closed_soon(server: Loopback, since: float, requests: int = 1) -> None:
     """The server saw the close in time, and nothing was asked for afterwards."""
     with trio.fail_after(1):
+        while not server.connections:  # noqa: ASYNC110 - on its way to the server
+            await trio.sleep(0.01)
         for connection in server.connections:
             await connection.closed.wait()
     closed_at = server.connections[-1].closed_at

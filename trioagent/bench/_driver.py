@@ -166,10 +166,13 @@ class Session:
             delay = int(draw(scene, chance) * 1e6)
             chance.shuffle(ready)
             for name in list(ready):
+                before = trio.current_time()
                 sample = await self._sample(name, scene, row[name], delay)
                 if sample and turn >= warmup:
                     sample.process = number
                     row[name].samples.append(sample)
+                if sample and sample.returned is None:  # that is not the others' time
+                    began += trio.current_time() - before
                 if row[name].problem:
                     ready.remove(name)
                 self._tick(name, scene)
