@@ -125,7 +125,7 @@ def test_stopped_at_any_step_nothing_stays_open(stop: Any) -> None:
     def check(_: Any) -> None:
         assert held.inside == 0
 
-    assert sweep_cancels(fresh, stop=stop, check=check) > 15
+    assert sweep_cancels(fresh, stop=stop, check=check) > 20
 
 
 async def test_a_foreign_schema_goes_to_the_model_as_it_is() -> None:

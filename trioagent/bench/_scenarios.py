@@ -40,7 +40,6 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     when: str = "running"  # or before, or race: when the stop comes
     watch_ms: float = 1_000  # how long is looked for what is left after the return
     server: str = ""  # the server's address, once it runs
-    deadline_ms: float = 0  # of this sample, where a deadline is the stop
 
     @property
     def bodies(self) -> int:
